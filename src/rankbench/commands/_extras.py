@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
+from rankbench.launch.hosts.ssh_agent import version_of
+
 # Format in the metadata of the installed package: pandas>=2.2; extra == "results"
 _REQUIREMENT = re.compile(r"([\w.-]+)[^\[]*\bextra == ['\"]([\w-]+)['\"]")
 
@@ -28,7 +30,7 @@ def require(*extras: str) -> None:
     missing = [
         (package, extra)
         for package, extra in _read_requirements()
-        if extra in extras and not _is_installed(package)
+        if extra in extras and version_of(package) is None
     ]
     if missing:
         packages = [package for package, _ in missing]
@@ -57,11 +59,3 @@ def _read_requirements() -> Iterator[tuple[str, str]]:
     for requirement in requirements or ():
         if found := _REQUIREMENT.match(requirement):
             yield found[1], found[2]
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -103,6 +103,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str, allow_nan=False))
 
 
+def print_result(arguments: argparse.Namespace, facts: Any, text: str) -> None:
+    """Print the facts as JSON if --json is given, or else the text."""
+    if arguments.json:
+        print_json(facts)
+    else:
+        print(text)
+
+
 def _fill(text: str) -> str:
     """Text in lines for a terminal of 80 columns."""
     return textwrap.fill(" ".join(text.split()), 79)

@@ -14,7 +14,7 @@ from rich.text import Text
 from rankbench.record import Layout, read_json
 from rankbench.results.advice.words import in_brief, in_sentences, to_lines
 from rankbench.results.elements.names import replace_ids, shorten
-from rankbench.results.elements.text import Note, show_estimate
+from rankbench.results.elements.text import Grid, Note, show_estimate
 from rankbench.results.numbers.statistics import Estimate
 
 WIDTH = 120  # if the output is not a terminal
@@ -64,6 +64,15 @@ def make_table(columns: Sequence[tuple[str, Sequence[str]]], title: str = "") ->
     for texts in zip(*(texts for _, texts in columns), strict=True):
         table.add_row(*texts)
     return table
+
+
+def print_grid(grid: Grid, names: Mapping[str, str]) -> None:
+    """Print a table of a document, with short names of cells."""
+    rows = [[replace_ids(str(text), names) for text in row] for row in grid.rows]
+    if rows:
+        columns = zip(grid.columns, zip(*rows, strict=True), strict=True)
+        open_console().print(make_table([*columns]))
+        print()
 
 
 def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_json
+from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_result
+
+if TYPE_CHECKING:
+    from rankbench.results.compare.comparison import Comparison
+    from rankbench.results.compare.sides import Side
 
 
 @command(
@@ -26,18 +32,26 @@ def accept_results(arguments: argparse.Namespace) -> int:
     numbers has the columns cell and throughput. docs/comparing.md explains the
     verdicts.
     """
-    from rankbench.results.compare.comparison import FAIL, PASS, accept
-    from rankbench.results.compare.sides import read_reference, read_side
+    from rankbench.results.compare.sides import read_reference
     from rankbench.results.compare.text import accepted_to_json, accepted_to_text
 
+    baseline = read_reference(arguments.baseline)
+    found, status = judge_results(baseline, arguments.results, arguments)
+    print_result(arguments, accepted_to_json(found), accepted_to_text(found))
+    return status
+
+
+def judge_results(
+    old: Side, results: Path, arguments: argparse.Namespace
+) -> tuple[Comparison, int]:
+    """Judge whether results keep what `old` promises; also return the exit status."""
+    from rankbench.results.compare.comparison import FAIL, PASS, accept
+    from rankbench.results.compare.sides import read_side
+
     found = accept(
-        read_reference(arguments.baseline),
-        read_side(arguments.results),
+        old,
+        read_side(results),
         at_least=arguments.at_least,
         confidence=arguments.confidence,
     )
-    if arguments.json:
-        print_json(accepted_to_json(found))
-    else:
-        print(accepted_to_text(found))
-    return {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)
+    return found, {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)

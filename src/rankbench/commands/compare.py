@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rankbench.commands._options import BAD_INPUT, FINDING, OK, command, print_json
+from rankbench.commands._options import BAD_INPUT, FINDING, OK, command, print_result
 from rankbench.record import write_atomically
 
 
@@ -50,10 +50,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     if len(sides) == 1:
         return OK
     found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)
-    if arguments.json:
-        print_json(compared_to_json(found))
-    else:
-        print(compared_to_text(found))
+    print_result(arguments, compared_to_json(found), compared_to_text(found))
     if found.is_worse:
         return FINDING
     if not any(cell.ratio and cell.ratio.interval for cell in found.cells):

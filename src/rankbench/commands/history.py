@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.commands._options import FINDING, OK, command, print_result
 
 
 @command(
@@ -39,16 +39,13 @@ def show_history(arguments: argparse.Namespace) -> int:
     store = read_store(arguments.store)
     for damage in store.damaged:
         print(f"rankbench: {damage}", file=sys.stderr)
-    history = follow(store.runs)
+    history = choose(follow(store.runs), arguments.cell)
     if arguments.page:
-        write_page(arguments.page, store, history, arguments.cell)
-    if arguments.json:
-        print_json(to_json(store, history, arguments.cell))
-    else:
-        print(to_text(store, history, arguments.cell))
-    if arguments.page and not arguments.json:
-        print(f"\n{arguments.page}")
-    return FINDING if choose(history, arguments.cell).begins_worse else OK
+        write_page(arguments.page, store, history)
+    text = to_text(store, history, points=arguments.cell is not None)
+    text += f"\n\n{arguments.page}" if arguments.page else ""
+    print_result(arguments, to_json(store, history), text)
+    return FINDING if history.begins_worse else OK
 
 
 def _add_runs(arguments: argparse.Namespace) -> int:
@@ -66,14 +63,12 @@ def _add_runs(arguments: argparse.Namespace) -> int:
         RESTORED: "added again: its file was damaged",
     }
     runs = [(path, _read_run(Path(path))) for path in paths]
-    found = []
+    found, lines = [], []
     for path, run in runs:
         file, what = add_run(arguments.store, run)
         found.append({"results": path, "run": str(file), "what": what})
-        if not arguments.json:
-            print(f"{path}: {words[what]}: {file}")
-    if arguments.json:
-        print_json(found)
+        lines.append(f"{path}: {words[what]}: {file}")
+    print_result(arguments, found, "\n".join(lines))
     return OK
 
 

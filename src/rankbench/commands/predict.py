@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
 from rankbench.cell import Topology
 from rankbench.commands._base import open_results
@@ -32,9 +30,11 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
     rows that they rest on, or the reason why there is no prediction. Nothing is
     measured or written. docs/predicting.md says how well predictions hold.
     """
+    from rankbench.commands._terminal import print_grid, print_notes
+    from rankbench.results.elements.names import shorten
     from rankbench.results.numbers.result_set import read
     from rankbench.results.prediction.predict import predict
-    from rankbench.results.sections.prediction import describe, in_sentences
+    from rankbench.results.sections.prediction import describe, in_sentences, show
 
     with open_results(arguments) as layout:
         found = read(layout)
@@ -60,46 +60,8 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
         print_json({"predictions": describe(made, found.results.price)})
     else:
         cells = [summary.row.id for summary in found.summaries]
-        _print(made, in_sentences(made), found.results.price, cells)
+        names, _ = shorten([*cells, *(prediction.target.id for prediction in made)])
+        for grid in show(made, found.results.price):
+            print_grid(grid, names)
+        print_notes(in_sentences(made), names)
     return OK if any(prediction.throughput for prediction in made) else FINDING
-
-
-def _print(
-    made: Sequence[Any],
-    notes: Sequence[Any],
-    price: tuple[float, str] | None,
-    cells: Sequence[str],
-) -> None:
-    from rankbench.commands._terminal import make_table, open_console, print_notes
-    from rankbench.results.elements.names import shorten
-    from rankbench.results.elements.text import show_estimate
-    from rankbench.results.sections.prediction import in_numbers
-
-    names, _ = shorten([*cells, *(prediction.target.id for prediction in made)])
-    units = {prediction.target.cell.unit for prediction in made}
-    rate = f"{units.pop()}/s" if len(units) == 1 else ""
-    headings = {
-        "throughput": rate or "throughput",
-        "step_ms": "step (ms)",
-        "efficiency": "efficiency",
-        "memory_mib": "MiB/rank",
-        "hours": "device-h/10^6",
-        "cost": f"{price[1] if price else ''}/10^6",
-    }
-    numbers = [in_numbers(prediction, price) for prediction in made]
-    # With a price nobody needs the hours, and a terminal is narrow.
-    headings.pop("hours" if price else "cost")
-    shown = [name for name in headings if any(name in each for each in numbers)]
-    if shown:
-        rows = []
-        for prediction, each in zip(made, numbers, strict=True):
-            if each:
-                texts = [str(show_estimate(each.get(name))) for name in shown]
-                if not rate:
-                    texts[0] += f" {prediction.target.cell.unit}/s"
-                rows.append([names[prediction.target.id], *texts])
-        columns = zip(*rows, strict=True)
-        titles = ["predicted", *(headings[name] for name in shown)]
-        open_console().print(make_table([*zip(titles, columns, strict=True)]))
-        print()
-    print_notes(notes, names)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankbench.commands._base import open_results
-from rankbench.commands._options import OK, command, print_json
+from rankbench.commands._options import OK, command, print_result
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.signatures import BundleSignature
@@ -49,17 +49,13 @@ def publish(arguments: argparse.Namespace) -> int:
         site = publishing.publish(
             layout, anonymise=arguments.anonymise, key=arguments.sign
         )
-    if arguments.json:
-        print_json(dataclasses.asdict(site))
-    else:
-        mib = 1024**2
-        print(f"{site.bundle}: {site.bundle_bytes / mib:.1f} MiB")
-        if site.signature is not None:
-            print(_describe(site.bundle, site.signature))
-        print(
-            f"{site.page}: {site.cells} cells; {site.bytes / mib:.1f} MiB without "
-            "bundle and logs"
-        )
+    mib = 1024**2
+    lines = [f"{site.bundle}: {site.bundle_bytes / mib:.1f} MiB"]
+    if site.signature is not None:
+        lines.append(_describe(site.bundle, site.signature))
+    size = f"{site.bytes / mib:.1f} MiB without bundle and logs"
+    lines.append(f"{site.page}: {site.cells} cells; {size}")
+    print_result(arguments, dataclasses.asdict(site), "\n".join(lines))
     return OK
 
 
@@ -78,11 +74,9 @@ def _add_signature(arguments: argparse.Namespace) -> int:
             "signature, and no other change; give only one of the two"
         )
     signature = sign_bundle(arguments.add_to, arguments.sign)
-    if arguments.json:
-        signed = dataclasses.asdict(signature)
-        print_json({"bundle": arguments.add_to, "signature": signed})
-    else:
-        print(_describe(arguments.add_to, signature))
+    signed = dataclasses.asdict(signature)
+    facts = {"bundle": arguments.add_to, "signature": signed}
+    print_result(arguments, facts, _describe(arguments.add_to, signature))
     return OK
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from rankbench.commands._base import argv_for, plan_run
 from rankbench.commands._execute import execute
-from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_json
+from rankbench.commands._options import OK, command, print_result
+from rankbench.commands.accept import judge_results
 from rankbench.invocation import shown
 from rankbench.project import Run, make_preview
 
@@ -45,6 +46,8 @@ def replay(arguments: argparse.Namespace) -> int:
     """
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.replay import plan_replay, write_replay
+    from rankbench.results.compare.sides import read_side
+    from rankbench.results.compare.text import replayed_to_json, replayed_to_text
     from rankbench.results.read.archive import open_results
 
     if found := verify_bundle(arguments.bundle).findings:
@@ -72,7 +75,11 @@ def replay(arguments: argparse.Namespace) -> int:
     status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.
-    return _compare(arguments, run)
+    compared, status = judge_results(
+        read_side(arguments.bundle), run.layout.root, arguments
+    )
+    print_result(arguments, replayed_to_json(compared), replayed_to_text(compared))
+    return status
 
 
 def _plan(arguments: argparse.Namespace, experiment: Path, wanted: Replay) -> Run:
@@ -87,12 +94,11 @@ def _show(arguments: argparse.Namespace, wanted: Replay, run: Run) -> int:
     preview = make_preview(run)
     arguments.experiment = str(FOLDER / wanted.name / "experiment.yaml")
     command = shown(argv_for(arguments))
-    if arguments.json:
-        facts = {"code": list(wanted.code), "images": dict(wanted.images)}
-        print_json({"command": command, **facts, **preview.facts()})
-    else:
-        lines = [*_describe(wanted, run), *preview.lines()]
-        print(*lines, f"$ {command}", "nothing was run: add --run", sep="\n")
+    facts = {"code": list(wanted.code), "images": dict(wanted.images)}
+    lines = [*_describe(wanted, run), *preview.lines()]
+    lines += [f"$ {command}", "nothing was run: add --run"]
+    facts = {"command": command, **facts, **preview.facts()}
+    print_result(arguments, facts, "\n".join(lines))
     return OK
 
 
@@ -111,22 +117,3 @@ def _describe(wanted: Replay, run: Run) -> Iterator[str]:
         else:
             said = f"another build is used here ({str(here)[:12]})"
         yield f"image {name} ({str(digest)[:12]}): {said}"
-
-
-def _compare(arguments: argparse.Namespace, run: Run) -> int:
-    """Print theirs beside ours; return the exit status."""
-    from rankbench.results.compare.comparison import FAIL, PASS, accept
-    from rankbench.results.compare.sides import read_side
-    from rankbench.results.compare.text import replayed_to_json, replayed_to_text
-
-    found = accept(
-        read_side(arguments.bundle),
-        read_side(run.layout.root),
-        at_least=arguments.at_least,
-        confidence=arguments.confidence,
-    )
-    if arguments.json:
-        print_json(replayed_to_json(found))
-    else:
-        print(replayed_to_text(found))
-    return {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)

@@ -11,7 +11,7 @@ from rankbench.commands._base import (
     shift_experiment,
 )
 from rankbench.commands._execute import execute, states_of
-from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.commands._options import FINDING, OK, command, print_result
 from rankbench.commands.run import show_end
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 
@@ -39,10 +39,8 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     words = [word for word in RERUN_WORDS if getattr(arguments, word)]
     wanted = _choose(arguments, words)
     if not wanted:
-        if arguments.json:
-            print_json([])
-        else:
-            print("nothing to measure again: no cell is", " or ".join(words))
+        said = f"nothing to measure again: no cell is {' or '.join(words)}"
+        print_result(arguments, [], said)
         return OK
     if arguments.with_base:
         run = plan_run(arguments, rerun=",".join(wanted))

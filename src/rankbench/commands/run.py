@@ -13,7 +13,7 @@ from rankbench.commands._base import (
     plan_run,
 )
 from rankbench.commands._execute import execute, states_of
-from rankbench.commands._options import OK, command, print_json
+from rankbench.commands._options import OK, command, print_json, print_result
 from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview
@@ -65,11 +65,10 @@ def measure(arguments: argparse.Namespace) -> int:
     run = plan_run(arguments, more=more, write=starts, probe=starts)
     argv = argv_for(arguments, more=more, flags=arguments.snakemake)
     preview = make_preview(run)
-    if arguments.dry_run and arguments.json:
-        print_json({"command": shown(argv), **preview.facts()})
-        return OK
     if arguments.dry_run:
-        print(*preview.lines(), f"$ {shown(argv)}", sep="\n")
+        facts = {"command": shown(argv), **preview.facts()}
+        text = "\n".join([*preview.lines(), f"$ {shown(argv)}"])
+        print_result(arguments, facts, text)
         return OK
     print(*preview.lines(), sep="\n", file=sys.stderr)
     status = execute(run, argv, arguments)

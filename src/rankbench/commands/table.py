@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from rankbench.commands._base import open_results
-from rankbench.commands._options import OK, command, print_json
+from rankbench.commands._options import OK, command, print_json, print_result
 
 
 @command(
@@ -66,8 +66,5 @@ def _print_runs(names: list[str], arguments: argparse.Namespace) -> int:
         raise ValueError("a result folder is named twice: its rows would be, too")
     sides = [read_side(Path(name)) for name in names]
     rows = compare_runs(sides)
-    if arguments.json:
-        print_json(runs_to_json(rows))
-    else:
-        print(runs_to_text(sides, rows))
+    print_result(arguments, runs_to_json(rows), runs_to_text(sides, rows))
     return OK

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
-from rankbench.commands._options import FINDING, OK, command, print_json
-
-if TYPE_CHECKING:
-    from rankbench.results.bundle.verify import Verification
+from rankbench.commands._options import FINDING, OK, command, print_result
 
 
 @command(
@@ -37,21 +33,7 @@ def verify(arguments: argparse.Namespace) -> int:
     signers = read_signers(arguments.signers, arguments.signer)
     found = verify_bundle(arguments.bundle, signers)
     verified = not found.findings and (found.rederived or not arguments.strict)
-    if arguments.json:
-        print_json({"verified": verified, **dataclasses.asdict(found)})
-    else:
-        for line in (*found.findings, *found.notes, *_name_signers(found)):
-            print(line)
-        if not found.findings:
-            word = "verified" if verified else "not verified (--strict)"
-            how = "were" if found.rederived else "were not"
-            print(f"{arguments.bundle}: {word}: its numbers {how} derived again")
-    return OK if verified else FINDING
-
-
-def _name_signers(found: Verification) -> list[str]:
-    """Return a line for each valid signature, or a line if there are no signatures."""
-    lines = []
+    lines = [*map(str, found.findings), *found.notes]
     for signature in found.signatures:
         key = f"with {signature.key_type} key {signature.fingerprint}"
         if signature.principals:
@@ -62,4 +44,10 @@ def _name_signers(found: Verification) -> list[str]:
             lines.append(f"{signature.file}: manifest.json is signed {key}; {whose}")
     if not found.signatures and not found.findings:
         lines.append("the bundle is not signed")
-    return lines
+    if not found.findings:
+        word = "verified" if verified else "not verified (--strict)"
+        how = "were" if found.rederived else "were not"
+        lines.append(f"{arguments.bundle}: {word}: its numbers {how} derived again")
+    facts = {"verified": verified, **dataclasses.asdict(found)}
+    print_result(arguments, facts, "\n".join(lines))
+    return OK if verified else FINDING

@@ -178,75 +178,37 @@ def compare(
     if not 0 <= margin < 1:
         raise ValueError(f"margin {margin}: give at least 0 and less than 1")
     _check_common(old, new, old.cells)
-    shared = {
-        name: (old.cells[name], cell)
-        for name, cell in new.cells.items()
-        if name in old.cells
-    }
-    fits = {
-        name: _fit(*sides)
-        for name, sides in shared.items()
-        if sides[0].hash == sides[1].hash and all(side.throughput for side in sides)
-    }
-    each = confidence_of_each(len(fits), confidence)
     cells = []
-    for name, (before, after) in shared.items():
-        ratio = fits[name].ratio("new", "old").bracket(each) if name in fits else None
-        cells.append(
-            ComparedCell(
-                id=name,
-                verdict=_judge(before, after, ratio, margin),
-                old=before,
-                new=after,
-                ratio=ratio,
-                paired=ratio is not None and fits[name].is_paired("new", "old"),
-            )
-        )
+    shared = [name for name in new.cells if name in old.cells]
+    for cell, _ in _pair_up(old, new, shared, confidence)[1]:
+        verdict = cell.verdict
+        if not verdict and cell.ratio:
+            verdict = _judge(cell.ratio, margin)
+        cells.append(replace(cell, verdict=verdict, why=""))
     return Comparison(
         old=old, new=new, confidence=confidence, margin=margin, cells=cells
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCell:
-    """A cell of one of several runs.
-
-    Attributes:
-        run: name of the run.
-        cell: id of the cell.
-        launches: its launches.
-        verdict: one of `VERDICTS` against the first run, or `OTHER_MACHINE`; empty in
-            the first run, and if that has no such cell.
-        ratio: throughput over that of the first run; None if they are not compared.
-    """
-
-    run: str
-    cell: str
-    launches: CellLaunches
-    verdict: str = ""
-    ratio: Estimate | None = None
-
-
-def compare_runs(
-    sides: Sequence[Side], *, confidence: float = CONFIDENCE
-) -> list[RunCell]:
+def compare_runs(sides: Sequence[Side]) -> list[tuple[str, ComparedCell]]:
     """The cells of several runs, each compared with that of the first run.
 
     Cells of different machines are not compared.
 
     Args:
-        sides: two or more runs.
-        confidence: that all brackets hold at once.
+        sides: two or more runs; all brackets hold at once.
 
     Returns:
-        Cells in the order of the runs; those with the same id follow each other.
+        Name of the run and cell, in the order of the runs; cells with the same id
+        follow each other. Those that are compared with nothing, as in the first run,
+        have an empty verdict or `OTHER_MACHINE`, and their launches as `old`, too.
     """
     first, *others = sides
     rows = [
-        RunCell(run=first.name, cell=name, launches=cell)
+        (first.name, ComparedCell(id=name, verdict="", old=cell, new=cell))
         for name, cell in first.cells.items()
     ]
-    each = confidence_of_each(len(others), confidence)
+    each = confidence_of_each(len(others), CONFIDENCE)
     for side in others:
         common = side.cells.keys() & first.cells.keys()
         apart = {
@@ -261,41 +223,52 @@ def compare_runs(
             compared = compare(first, replace(side, cells=alike), confidence=each)
             found = {cell.id: cell for cell in compared.cells}
         for name, cell in side.cells.items():
-            judged = found.get(name)
             verdict = OTHER_MACHINE if name in apart else ""
-            rows.append(
-                RunCell(
-                    run=side.name,
-                    cell=name,
-                    launches=cell,
-                    verdict=judged.verdict if judged else verdict,
-                    ratio=judged.ratio if judged else None,
-                )
-            )
-    order = list(dict.fromkeys(row.cell for row in rows))
-    return sorted(rows, key=lambda row: order.index(row.cell))
+            alone = ComparedCell(id=name, verdict=verdict, old=cell, new=cell)
+            rows.append((side.name, found.get(name, alone)))
+    order = list(dict.fromkeys(cell.id for _, cell in rows))
+    return sorted(rows, key=lambda row: order.index(row[1].id))
 
 
-def _fit(old: CellLaunches, new: CellLaunches) -> Fit:
-    return Fit({"old": old.by_round, "new": new.by_round})
-
-
-def _judge(
-    old: CellLaunches, new: CellLaunches, ratio: Estimate | None, margin: float
-) -> str:
-    """The verdict of `compare` on a cell."""
-    if old.hash != new.hash:
-        return CHANGED
-    if ratio is None:
-        if old.throughput:
-            return LOST
-        return GAINED if new.throughput else NO_NUMBER
+def _judge(ratio: Estimate, margin: float) -> str:
+    """The verdict of `compare` on a cell that can be judged."""
     if ratio.interval is None:
         return TOO_FEW
     verdict = fit.judge(ratio, margin)
     if verdict:
         return EQUAL if verdict == fit.EQUAL else UNTOLD
     return BETTER if ratio.value > 1 else WORSE
+
+
+def _pair_up(
+    old: Side, new: Side, names: Sequence[str], confidence: float
+) -> tuple[float, list[tuple[ComparedCell, LogRatio | None]]]:
+    """Pair the cells with these names.
+
+    Returns:
+        The confidence of each bracket; cells with their ratios. The verdict is empty if
+        the ratio decides it.
+    """
+    pairs = {name: (old.cells[name], new.cells.get(name)) for name in names}
+    obstacles = {name: _find_obstacle(*pair) for name, pair in pairs.items()}
+    judged = sum(not verdict for verdict, _ in obstacles.values())
+    each, found = confidence_of_each(judged, confidence), []
+    for name, (before, after) in pairs.items():
+        verdict, why = obstacles[name]
+        ratio, paired = None, False
+        if after and verdict in ("", TOO_FEW):
+            ratio, paired = _find_ratio(before, after)
+        cell = ComparedCell(
+            id=name,
+            verdict=verdict,
+            old=before,
+            new=after,
+            ratio=ratio.bracket(each) if ratio else None,
+            paired=paired,
+            why=why,
+        )
+        found.append((cell, ratio))
+    return each, found
 
 
 def accept(
@@ -320,48 +293,28 @@ def accept(
     if not wanted:
         raise ValueError(f"{old.name}: no row has a throughput")
     _check_common(old, new, wanted)
-    missing = {
-        name: _find_missing(cell, new.cells.get(name))
-        for name, cell in old.cells.items()
-    }
-    judged = [name for name, why in missing.items() if why is None]
-    each = confidence_of_each(len(judged), confidence)
     cells = []
-    for name, before in old.cells.items():
-        after, launches = new.cells.get(name), None
-        found = _find_ratio(before, after)
-        ratio = found.bracket(each) if found else None
-        verdict = UNDECIDED
-        if not before.throughput:
-            verdict = NO_NUMBER
-        elif name not in judged:
-            if after is not None and after.status in _FAILED:
+    each, pairs = _pair_up(old, new, list(old.cells), confidence)
+    for cell, found in pairs:
+        verdict, why, launches = UNDECIDED, cell.why, None
+        interval = cell.ratio and cell.ratio.interval
+        if not cell.old.throughput:
+            verdict, why = NO_NUMBER, f"no number in the baseline: {cell.old.status}"
+        elif cell.verdict:
+            if cell.new and cell.new.status in _FAILED:
                 verdict = FAIL
-            if after is not None and 0 < len(after.throughput) < MIN_LAUNCHES:
+            if cell.new and 0 < len(cell.new.throughput) < MIN_LAUNCHES:
                 launches = MIN_LAUNCHES
-        elif found and ratio and ratio.low is not None and ratio.high is not None:
-            if ratio.low > at_least:
+        elif found and cell.new and interval:
+            if interval[0] > at_least:
                 verdict = PASS
-            elif ratio.high < at_least:
+            elif interval[1] < at_least:
                 verdict = FAIL
             else:
-                assert after is not None
-                launches = found.launches_for(
-                    abs(found.value - math.log(at_least)),
-                    each,
-                    alone=len(after.throughput),
-                )
-        cells.append(
-            ComparedCell(
-                id=name,
-                verdict=verdict,
-                old=before,
-                new=after,
-                ratio=ratio,
-                why=missing[name] or "",
-                launches=launches,
-            )
-        )
+                distance = abs(found.value - math.log(at_least))
+                alone = len(cell.new.throughput)
+                launches = found.launches_for(distance, each, alone=alone)
+        cells.append(replace(cell, verdict=verdict, why=why, launches=launches))
     return Comparison(
         old=old, new=new, confidence=confidence, at_least=at_least, cells=cells
     )
@@ -380,34 +333,33 @@ def _check_common(old: Side, new: Side, names: Iterable[str]) -> None:
         )
 
 
-def _find_missing(old: CellLaunches, new: CellLaunches | None) -> str | None:
-    """Why a row cannot be tested."""
-    if not old.throughput:
-        return f"no number in the baseline: {old.status}"
+def _find_obstacle(old: CellLaunches, new: CellLaunches | None) -> tuple[str, str]:
+    """What keeps a cell from being judged, as a verdict and in words; or empty ones."""
     if new is None:
-        return "not in RESULTS"
+        return LOST, "not in RESULTS"
     if old.hash and old.hash != new.hash:
-        return "defined otherwise in the baseline"
+        return CHANGED, "defined otherwise in the baseline"
+    if not old.throughput:
+        return GAINED if new.throughput else NO_NUMBER, ""
     if not new.throughput:
-        return f"{new.status}: {new.reason}"
+        return LOST, f"{new.status}: {new.reason}"
     if old.unit != new.unit:
-        return f"the baseline has {old.unit}/s, RESULTS have {new.unit}/s"
+        return CHANGED, f"the baseline has {old.unit}/s, RESULTS have {new.unit}/s"
     counts = [len(new.throughput)] + ([] if old.is_fixed else [len(old.throughput)])
     if min(counts) < MIN_LAUNCHES:
-        return f"{min(counts)} launches; {MIN_LAUNCHES} are needed"
-    return None
+        return TOO_FEW, f"{min(counts)} launches; {MIN_LAUNCHES} are needed"
+    return "", ""
 
 
-def _find_ratio(old: CellLaunches, new: CellLaunches | None) -> LogRatio | None:
-    if not old.throughput or new is None or not new.throughput:
-        return None
+def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
+    """The ratio of two cells, and whether launches of the same rounds tell it."""
     if not old.is_fixed:
-        return _fit(old, new).ratio("new", "old")
+        both = Fit({"old": old.by_round, "new": new.by_round})
+        return both.ratio("new", "old"), both.is_paired("new", "old")
     logs = np.log(new.throughput) - math.log(old.throughput[0])
     count = len(logs)
     if count < MIN_LAUNCHES:
-        return LogRatio(float(logs.mean()), math.inf, 1, count)
+        return LogRatio(float(logs.mean()), math.inf, 1, count), False
     variance = float(logs.var(ddof=1)) / count
-    return LogRatio(
-        float(logs.mean()), math.sqrt(variance), count - 1, count, own=variance
-    )
+    error = math.sqrt(variance)
+    return LogRatio(float(logs.mean()), error, count - 1, count, own=variance), False

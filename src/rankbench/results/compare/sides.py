@@ -11,7 +11,6 @@ import io
 import json
 import math
 import re
-import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -67,11 +66,6 @@ class CellLaunches:
     def is_fixed(self) -> bool:
         """Whether it is one published number, without launches."""
         return not self.hash and len(self.throughput) == 1
-
-    @property
-    def center(self) -> float:
-        """The median throughput of its launches."""
-        return statistics.median(self.throughput)
 
     @property
     def by_round(self) -> list[tuple[Hashable, float]]:

@@ -20,11 +20,11 @@ from rankbench.results.compare.comparison import (
     VERDICTS,
     ComparedCell,
     Comparison,
-    RunCell,
 )
 from rankbench.results.compare.sides import CellLaunches, Side, find_differing
 from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.fit import MOST_LAUNCHES
+from rankbench.results.numbers.statistics import Estimate
 
 # A line with more values would be hard to read.
 _MOST_VALUES = 4
@@ -69,13 +69,17 @@ def _count(comparison: Comparison, order: Sequence[str]) -> list[str]:
     return [f"{count} {verdict}" for verdict, count in counts.items() if count]
 
 
-def _ratio_to_json(cell: ComparedCell | RunCell) -> dict[str, Any]:
-    ratio = cell.ratio
-    return {
-        "ratio": ratio and ratio.value,
-        "ratio_lo": ratio and ratio.low,
-        "ratio_hi": ratio and ratio.high,
-    }
+def number_to_json(name: str, number: Estimate | None) -> dict[str, float | None]:
+    """A number and the ends of its bracket, under its name."""
+    ends = (number.value, number.low, number.high) if number else (None,) * 3
+    return dict(zip((name, f"{name}_lo", f"{name}_hi"), ends, strict=True))
+
+
+def facts_to_json(
+    facts: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+) -> dict[str, Any]:
+    """What differs: key -> values in OLD and in NEW."""
+    return {key: {"old": [*old], "new": [*new]} for key, (old, new) in facts.items()}
 
 
 # --- compare --------------------------------------------------------------------------
@@ -98,29 +102,29 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
         "order": comparison.order,
         "worse": comparison.is_worse,
         "counts": {verdict: len(comparison.having(verdict)) for verdict in VERDICTS},
-        "differs": {
-            key: {"old": list(old), "new": list(new)}
-            for key, (old, new) in comparison.facts.items()
-        },
-        "cells": [_compared_cell(cell) for cell in comparison.cells],
+        "differs": facts_to_json(comparison.facts),
+        "cells": [
+            {
+                "cell": cell.id,
+                "verdict": cell.verdict,
+                **{
+                    name: {
+                        "status": side.status,
+                        "reason": side.reason,
+                        "throughput": list(side.throughput),
+                        "unit": f"{side.unit}/s",
+                    }
+                    for name, side in (("old", cell.old), ("new", cell.new))
+                    if side
+                },
+                **number_to_json("ratio", cell.ratio),
+            }
+            for cell in comparison.cells
+        ],
         "only_old": comparison.only_old,
         "only_new": comparison.only_new,
         "drifting": comparison.drifting,
     }
-
-
-def _compared_cell(cell: ComparedCell) -> dict[str, Any]:
-    sides = {
-        name: {
-            "status": side.status,
-            "reason": side.reason,
-            "throughput": list(side.throughput),
-            "unit": f"{side.unit}/s",
-        }
-        for name, side in (("old", cell.old), ("new", cell.new))
-        if side
-    }
-    return {"cell": cell.id, "verdict": cell.verdict, **sides, **_ratio_to_json(cell)}
 
 
 def _tell(comparison: Comparison) -> Iterator[str]:
@@ -206,7 +210,9 @@ def _summarise(comparison: Comparison) -> Iterator[str]:
 # --- several runs ---------------------------------------------------------------------
 
 
-def runs_to_text(sides: Sequence[Side], rows: Sequence[RunCell]) -> str:
+def runs_to_text(
+    sides: Sequence[Side], rows: Sequence[tuple[str, ComparedCell]]
+) -> str:
     """What differs between the runs, and a line for each cell of each."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for side in sides[1:]:
@@ -220,35 +226,36 @@ def runs_to_text(sides: Sequence[Side], rows: Sequence[RunCell]) -> str:
     ]
     shown = [
         [
-            row.cell,
-            row.run,
-            _show_launches(row.launches),
-            str(show_estimate(row.ratio)),
-            row.verdict,
+            cell.id,
+            run,
+            _show_launches(cell.new),
+            str(show_estimate(cell.ratio)),
+            cell.verdict,
         ]
-        for row in rows
+        for run, cell in rows
     ]
     first = f"/ {sides[0].name}"
     table = _tabulate(shown, "cell", "run", "throughput (launches)", first, "")
     return printable("\n".join([*lines, "", table]))
 
 
-def runs_to_json(rows: Sequence[RunCell]) -> list[dict[str, Any]]:
+def runs_to_json(rows: Sequence[tuple[str, ComparedCell]]) -> list[dict[str, Any]]:
     """A mapping for each cell of each run."""
     return [
         {
-            "run": row.run,
-            "cell": row.cell,
-            "status": row.launches.status,
-            "reason": row.launches.reason,
-            "marks": list(row.launches.marks),
-            "throughput": _middle(row.launches),
-            "unit": f"{row.launches.unit}/s",
-            "launches": len(row.launches.throughput),
-            "verdict": row.verdict or None,
-            **_ratio_to_json(row),
+            "run": run,
+            "cell": cell.id,
+            "status": own.status,
+            "reason": own.reason,
+            "marks": list(own.marks),
+            "throughput": _middle(own),
+            "unit": f"{own.unit}/s",
+            "launches": len(own.throughput),
+            "verdict": cell.verdict or None,
+            **number_to_json("ratio", cell.ratio),
         }
-        for row in rows
+        for run, cell in rows
+        if (own := cell.new)
     ]
 
 
@@ -296,7 +303,7 @@ def accepted_to_json(comparison: Comparison) -> dict[str, Any]:
             {
                 "cell": cell.id,
                 "verdict": cell.verdict,
-                **_ratio_to_json(cell),
+                **number_to_json("ratio", cell.ratio),
                 "why": cell.why or None,
                 "launches_to_decide": cell.launches,
                 "launches_baseline": _count_launches(cell)[0],

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 
@@ -163,7 +164,7 @@ def _find_lines(runs: Sequence[Side]) -> list[Line]:
     lines = []
     for key, found in attempts.items():
         points = sorted(found.values(), key=lambda p: (p.time, p.run.name))
-        logs = [math.log(point.cell.center) for point in points]
+        logs = [math.log(median(point.cell.throughput)) for point in points]
         lines.append(Line(*key, points, without_bad_runs(logs)))
     lines.sort(key=lambda line: (line.id, line.points[0].time, line.hash))
     count = sum(line.is_long for line in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,15 @@ from tabulate import tabulate
 
 from rankbench.record import Layout, write_atomically
 from rankbench.results.compare.sides import find_differing
-from rankbench.results.compare.text import printable, show_values
+from rankbench.results.compare.text import (
+    facts_to_json,
+    number_to_json,
+    printable,
+    show_values,
+)
 from rankbench.results.elements.section import Content, Drawing, Section, make_frame
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
-from rankbench.results.history.changes import Change, History, HistoryPoint, Line
+from rankbench.results.history.changes import Change, History, Line
 from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
 from rankbench.results.history.store import Store
 from rankbench.results.numbers.statistics import CONFIDENCE, geometric_mean
@@ -46,24 +51,21 @@ def choose(history: History, cell: str | None) -> History:
     return History(history.runs, lines, changes, history.searched)
 
 
-def to_text(store: Store, history: History, cell: str | None = None) -> str:
-    """What changed since when, and the runs of the cell if one is given."""
-    shown = choose(history, cell)
+def to_text(store: Store, history: History, *, points: bool = False) -> str:
+    """What changed since when, and the runs of its cells if `points` are wanted."""
     lines = [f"{store.folder}: {_describe_runs(history)}", ""]
-    if shown.changes:
-        rows = [list(map(str, _change_fields(change))) for change in shown.changes]
+    if history.changes:
+        rows = [list(map(str, _change_fields(change))) for change in history.changes]
         lines.append(tabulate(rows, headers=_CHANGES, disable_numparse=True))
     else:
         lines.append("No change of level was found.")
-    if cell is not None:
-        for line in shown.lines:
-            lines += ["", *_show_points(line)]
-    return printable("\n".join([*lines, "", *_summarise(history, shown)]))
+    for line in history.lines if points else ():
+        lines += ["", *_show_points(line)]
+    return printable("\n".join([*lines, "", *_summarise(history)]))
 
 
-def to_json(store: Store, history: History, cell: str | None = None) -> dict[str, Any]:
+def to_json(store: Store, history: History) -> dict[str, Any]:
     """The contents of `to_text` as JSON, with all digits."""
-    shown = choose(history, cell)
     return {
         "store": str(store.folder),
         "damaged": list(store.damaged),
@@ -76,7 +78,7 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
             }
             for run in history.runs
         ],
-        "worse": shown.begins_worse,
+        "worse": history.begins_worse,
         "confidence": CONFIDENCE,
         "searched": history.searched,
         "changes": [
@@ -88,21 +90,16 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
                 "run": change.since.run.name,
                 "before": change.before.time,
                 "run_before": change.before.run.name,
-                "ratio": change.ratio.value,
-                "ratio_lo": change.ratio.low,
-                "ratio_hi": change.ratio.high,
+                **number_to_json("ratio", change.ratio),
                 "runs_old": change.runs[0],
                 "runs_new": change.runs[1],
                 "by_newest_run": change.is_new,
-                "differs": {
-                    key: {"old": list(old), "new": list(new)}
-                    for key, (old, new) in change.differs.items()
-                },
+                "differs": facts_to_json(change.differs),
             }
-            for change in shown.changes
+            for change in history.changes
         ],
-        "cells": [_line_to_json(line) for line in shown.lines],
-        "no_number": _list_lost(shown),
+        "cells": [_line_to_json(line) for line in history.lines],
+        "no_number": _list_lost(history),
     }
 
 
@@ -116,9 +113,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
                 "since": part[0].time,
                 "until": part[-1].time,
                 "runs": len(part),
-                "throughput": level.value,
-                "throughput_lo": level.low,
-                "throughput_hi": level.high,
+                **number_to_json("throughput", level),
             }
             for part, level in zip(line.segments, line.levels, strict=True)
         ],
@@ -134,9 +129,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
     }
 
 
-def write_page(
-    path: Path, store: Store, history: History, cell: str | None = None
-) -> None:
+def write_page(path: Path, store: Store, history: History) -> None:
     """Write the changes as FILE.html, and a plot that it shows into plots/ beside it.
 
     The plot has the cells that changed last, or the first ones if none did.
@@ -148,9 +141,8 @@ def write_page(
     from rankbench.results.render.html import to_html
     from rankbench.results.render.plots import draw
 
-    shown = choose(history, cell)
-    lines = {change.line.id: change.line for change in shown.changes}
-    chosen = list(lines.values() or shown.lines)[:_MOST_PANELS]
+    lines = {change.line.id: change.line for change in history.changes}
+    chosen = list(lines.values() or history.lines)[:_MOST_PANELS]
     drawing = Drawing(
         name=path.stem,
         question="When did the speed change?",
@@ -161,7 +153,7 @@ def write_page(
         frame=lambda: make_frame({}, []),
         draw=lambda width: _draw(chosen, width),
     )
-    rows = [_change_fields(change) for change in shown.changes]
+    rows = [_change_fields(change) for change in history.changes]
     headings = {name or "level": name == "NEW / OLD" for name in _CHANGES}
     changes = Content(
         grids=[Grid("What changed", headings, rows)],
@@ -169,7 +161,7 @@ def write_page(
             Note("runs", _describe_runs(history)),
             *(Note("not used", damage) for damage in store.damaged),
         ],
-        notes=[Note("cells", one_line("; ".join(_summarise(history, shown))))],
+        notes=[Note("cells", one_line("; ".join(_summarise(history))))],
     )
     parts = [
         DocumentSection(
@@ -182,7 +174,7 @@ def write_page(
         )
     ]
     document = Document(
-        title=f"{', '.join(sorted({run.experiment for run in shown.runs}))}: history",
+        title=f"{', '.join(sorted({run.experiment for run in history.runs}))}: history",
         names={},
         shared="",
         table=parts[0],
@@ -241,13 +233,12 @@ def _change_fields(change: Change) -> list[Text]:
         Text(change.verdict),
         show_estimate(change.ratio),
         Text(f"{change.runs[0]} -> {change.runs[1]}"),
-        Text(_explain(change.before, change.since) or "no fact that is known"),
+        Text(_explain(change.differs) or "no fact that is known"),
     ]
 
 
-def _explain(before: HistoryPoint, since: HistoryPoint) -> str:
+def _explain(differs: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> str:
     """``torch: 2.13.0 -> 2.14.0; ...``; empty if no fact differs."""
-    differs = find_differing(before.cell.facts, since.cell.facts)
     return one_line(
         "; ".join(
             f"{key}: {show_values(old)} -> {show_values(new)}"
@@ -272,13 +263,14 @@ def _show_points(line: Line) -> Iterator[str]:
     for place, point in enumerate(line.points):
         if place in line.breaks:
             rows.append(["----"])
+        before = line.points[place - 1] if place else point
         row = [
             _minute(point.time),
             str(show_estimate(geometric_mean(point.cell.throughput))),
             str(len(point.cell.throughput)),
             ", ".join(point.cell.marks),
             point.run.name[:8],
-            _explain(line.points[place - 1] if place else point, point),
+            _explain(find_differing(before.cell.facts, point.cell.facts)),
         ]
         rows.append(row)
     headers = [name.format(unit=line.unit) for name in _POINTS]
@@ -287,10 +279,10 @@ def _show_points(line: Line) -> Iterator[str]:
     yield f"levels, means of runs: {' -> '.join(levels)} {line.unit}/s"
 
 
-def _summarise(history: History, shown: History) -> Iterator[str]:
-    short = sum(not line.is_long for line in shown.lines)
-    changed = sum(bool(line.breaks) for line in shown.lines)
-    stable = len(shown.lines) - short - changed
+def _summarise(history: History) -> Iterator[str]:
+    short = sum(not line.is_long for line in history.lines)
+    changed = sum(bool(line.breaks) for line in history.lines)
+    stable = len(history.lines) - short - changed
     counts = [(changed, "changed"), (stable, "without a change")]
     counts += [(short, f"with less than {MIN_SERIES} runs, too few for any change")]
     yield f"cells: {'; '.join(f'{count} {what}' for count, what in counts if count)}"
@@ -298,13 +290,13 @@ def _summarise(history: History, shown: History) -> Iterator[str]:
         f"  with {100 * CONFIDENCE:g} % confidence, all changes of {history.searched} "
         f"cells at once; a level lasts at least {MIN_RUNS} runs"
     )
-    for name, group in itertools.groupby(shown.lines, key=lambda line: line.id):
+    for name, group in itertools.groupby(history.lines, key=lambda line: line.id):
         for line in list(group)[1:]:
             begun = _minute(line.points[0].time)
             yield f"{name}: defined otherwise since {begun}: a new line begins there"
-    for lost in _list_lost(shown):
+    for lost in _list_lost(history):
         yield f"{lost['cell']}: no number in the newest run: {lost['status']}"
-    news = [change for change in shown.changes if change.is_new and change.is_worse]
+    news = [c for c in history.changes if c.is_new and c.is_worse]
     if news:
         names = ", ".join(change.line.id for change in news)
         yield f"the newest run shows that these became slower: {names}"

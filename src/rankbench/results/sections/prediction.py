@@ -57,10 +57,7 @@ def make(found: ResultSet) -> Content | None:
         )
     return Content(
         rows=rows,
-        grids=[
-            _show([one for one in made if one.target.cell.unit == unit], price, unit)
-            for unit in sorted({one.target.cell.unit for one in made})
-        ],
+        grids=show(made, price),
         notes=in_sentences(made),
         drawings=list(draw_panels(found, [_plot(made)])),
         facts={"predictions": describe(made, price)},
@@ -141,6 +138,15 @@ def in_sentences(predictions: Sequence[Prediction]) -> list[Note]:
         alike.setdefault((term, text), []).append(name)
     found = sorted(alike.items(), key=lambda item: item[0][0], reverse=True)
     return [Note(term, f"{', '.join(names)}: {text}.") for (term, text), names in found]
+
+
+def show(made: Sequence[Prediction], price: tuple[float, str] | None) -> list[Grid]:
+    """A table for samples, and one for tokens; refused predictions have no row."""
+    units = sorted({one.target.cell.unit for one in made})
+    return [
+        _show([one for one in made if one.target.cell.unit == unit], price, unit)
+        for unit in units
+    ]
 
 
 def _show(
