@@ -153,6 +153,8 @@ def run(site: Site, profile: Path) -> Callable[..., subprocess.Popen[str]]:
         "PYTHONPATH": str(site.project.root / "src"),
         "PATH": f"{beside}:{os.environ['PATH']}",
         "SNAKEMAKE_PROFILE": profile.name,
+        # A habit of users that must not hide their running jobs.
+        "SQUEUE_STATES": "PD",
     }
 
     def start(*argv: str) -> subprocess.Popen[str]:

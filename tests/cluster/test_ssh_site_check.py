@@ -122,6 +122,56 @@ def test_an_interface_and_rsync(desk):
     assert INTERFACE in interface
 
 
+@pytest.fixture
+def loopback(desk: Desk) -> Iterator[None]:
+    """Hosts that call themselves 127.0.1.1, as Debian installs them, with `interface`
+    left open.
+    """
+    known = (desk.cluster.state / "etc/hosts").read_text().splitlines()
+    hosts = [desk.cluster.hosts[name] for name in ("node1", "node2")]
+    for host in hosts:
+        own = [line for line in known if not line.endswith(f" {host.name}")]
+        file = desk.cluster.state / f"hosts-of-{host.name}"
+        file.write_text("\n".join([*own, f"127.0.1.1 {host.name}", ""]))
+        host.do("mount", "--bind", file, "/etc/hosts")
+    desk.write_site()
+    site = desk.project.root / "ssh_profile/site.yaml"
+    site.write_text(site.read_text().replace(f"interface: {INTERFACE}\n", ""))
+    yield
+    for host in hosts:
+        host.do("umount", "/etc/hosts")
+
+
+@pytest.mark.usefixtures("loopback")
+def test_hosts_that_call_themselves_loopback(desk):
+    faults = check(desk)
+    for name in ("node1", "node2"):
+        (own,) = (fault for fault in faults if fault.startswith(f"{name}: calls"))
+        assert "127.0.1.1" in own
+        assert own.endswith("set interface in site.yaml")
+    desk.measure(EXPERIMENT.replace("mpirun", "manual"), "checked", status=1)
+    (row,) = desk.table("checked").values()
+    assert row["status"] == "crashed"
+    assert "127.0.1.1" in row["reason"]
+    assert "set interface in site.yaml" in row["reason"]
+
+
+def test_login_scripts_that_print_or_end(desk, shared_desk):
+    script = home_of(desk.cluster, desk.cluster.hosts["node2"]) / ".bashrc"
+    try:
+        script.write_text("printf '\\033]0;title\\007'; echo 42; echo '{\"a\": 1}'\n")
+        assert check(shared_desk) == []
+        # rsync, which copies where hosts share no files, takes no other output.
+        (printed,) = check(desk)
+        script.write_text("exit 0\n")
+        (ended,) = check(shared_desk)
+    finally:
+        script.unlink()
+    for fault in (printed, ended):
+        assert fault.startswith("node2: ")
+        assert "(.bashrc, .profile) prints, reads its input or exits" in fault
+
+
 def test_ssh_between_hosts_and_a_site_without_faults(desk):
     assert check(desk) == []
     key = home_of(desk.cluster, desk.cluster.hosts["node1"]) / ".ssh/id_ed25519"

@@ -14,8 +14,11 @@ from logins import Snakemake, queue, table_of
 from pretend_host import INTERFACE, wait_until
 from site_files import SITE_FILE
 
+from rankbench.cell import safe_name
+
 pytestmark = pytest.mark.cluster
 
+LONG = 60 * "n"
 ONE, TWO = "ddp.gloo.1x1.net.corpus", "ddp.gloo.2x1.net.corpus"
 # Two cells with one short launch each.
 SHORT = """
@@ -62,6 +65,19 @@ def test_preview_tells_jobs_and_writes_nothing(site, snakemake):
     preview = snakemake("-n", "--config", "experiment=preview.yaml")
     assert "2 jobs; the longest may take 5 minutes on 1 host: " in preview
     assert not (site.project.root / "results/preview").exists()
+
+
+def test_preview_names_jobs_that_the_partition_does_not_allow(site, snakemake):
+    site.project.experiment("name: limited" + SHORT, "limited.yaml")
+    given = ("-n", "--config", "experiment=limited.yaml")
+    partition = ("scontrol", "update", "PartitionName=pretend")
+    site.cluster.administer(*partition, "MaxTime=3")
+    try:
+        said = snakemake(*given)
+    finally:
+        site.cluster.administer(*partition, "MaxTime=UNLIMITED")
+    assert "set max_job_minutes: 3" in said
+    assert "max_job_minutes" not in snakemake(*given)
 
 
 def test_experiment_to_a_table(site, short, snakemake):
@@ -163,7 +179,8 @@ def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
         site.project.experiment(text.format("lacking"), "lacking.yaml")
         snakemake("--config", "experiment=lacking.yaml", status=1)
         facts.write_text(SITE_FILE + more.format("nice: 7, switches: 1"))
-        site.project.experiment(text.format("nice"), "nice.yaml")
+        # Snakemake takes such a name for an endless loop; logs have it in theirs.
+        site.project.experiment(text.format(LONG), "nice.yaml")
         snakemake("--config", "experiment=nice.yaml")
     finally:
         facts.write_text(SITE_FILE)
@@ -171,7 +188,7 @@ def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
     assert row["status"] == "not-run"
     assert "feature" in row["reason"]
     assert "correct sbatch in site.yaml" in row["reason"]
-    (records,) = site.records("nice").values()
+    (records,) = site.records(safe_name(LONG)).values()
     for record in records:
         assert record["launcher"]["env"]["GLOO_WORD"] == "a {b}"
 
