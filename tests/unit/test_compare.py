@@ -152,6 +152,21 @@ def test_two_images_of_one_experiment_are_compared_within_rounds(tmp_path, capsy
     assert list(verdicts(found).values()) == ["cannot tell"]
 
 
+def test_a_variable_is_compared_with_cells_that_do_not_set_it(tmp_path, capsys):
+    cells = [
+        plan_cell(make_cell("ddp", "1x2")),
+        plan_cell(make_cell("ddp", "1x2", env={"A": "1"}), suffix=".A=1"),
+    ]
+    layout = write_plan(tmp_path, cells, launches=8)
+    for cell, rate in zip(cells, (1000, 950), strict=True):
+        write_launches(layout, cell, count=8, rate=rate, wanted=8)
+    _, found = compare_json(capsys, tmp_path, "--between", "A=unset,1")
+    assert verdicts(found) == {cells[1]["id"]: "worse"}
+    status, _, err = compare(capsys, tmp_path, "--between", "A=unset,2")
+    assert status == 2
+    assert "no cell has A=2 (there are 1, unset)" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -205,8 +205,8 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
 
     Args:
         path: leads to results.
-        key: a field of a cell, such as `image`, or an option of its strategy.
-        values: of the key, for OLD and for NEW.
+        key: a field of a cell, such as `image`, an option, or a variable.
+        values: of the key, for OLD and for NEW; `unset` for cells without it.
 
     Raises:
         ValueError: no cell has one of the values; a file is damaged.
@@ -238,9 +238,10 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
         return sides[0], sides[1]
 
 
-def _value_of(row: Row, key: str) -> str | None:
-    fields = {**row.cell.to_dict(), **row.cell.model_options, **row.cell.options}
-    return str(fields[key]) if key in fields and key not in _OPTIONS else None
+def _value_of(row: Row, key: str) -> str:
+    cell = row.cell
+    fields = {**cell.env, **cell.to_dict(), **cell.model_options, **cell.options}
+    return str(fields[key]) if key in fields and key not in _OPTIONS else "unset"
 
 
 def _without(row: Row, key: str) -> str:
@@ -385,8 +386,8 @@ def find_differing(
     return {key: (a, b) for key, (a, b) in sides.items() if tuple(a) != tuple(b)}
 
 
-# Fields of a cell that hold options.
-_OPTIONS = ("options", "model_options")
+# Fields of a cell that hold options or variables.
+_OPTIONS = ("options", "model_options", "env")
 
 _HOST = {"memory_gib": "memory (GiB)", "gpus": "GPUs", "nics": "network cards"}
 
