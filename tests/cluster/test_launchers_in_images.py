@@ -13,6 +13,9 @@ pytestmark = pytest.mark.cluster
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 
+# Habits of the user that change what a container sees: ranks must not inherit them.
+SWITCHES = "export APPTAINER_CLEANENV=1 APPTAINER_CONTAINALL=1 APPTAINER_NO_HOME=1"
+
 EXPERIMENT = """
 name: inside
 model: lenet
@@ -58,7 +61,7 @@ def test_every_backend_across_hosts(site, images):
         site.cluster.hosts[name].do("mkdir", "-p", "--mode=1777", SCRATCH)
     cells = site.plan(EXPERIMENT, "inside", facts=f"scratch: {SCRATCH}\n")
     assert len(cells) == 11
-    said = site.measure("inside", cells)
+    said = site.measure("inside", cells, before=SWITCHES)
     records = {cell: found for cell, (found,) in site.records("inside").items()}
     assert records.keys() == set(cells), said
     bad = {cell: r["reason"] for cell, r in records.items() if r["status"] != "ok"}
