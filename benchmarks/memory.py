@@ -2,6 +2,8 @@
 
 Ranks train on CPUs over gloo, and torch's profiler counts what its allocator gives to
 each of them. The estimate is that of `rankbench cells --memory`.
+The profiler goes on counting what a thread of gloo frees, which rarely happens: a ratio
+that stands alone may come from that.
 
     python benchmarks/memory.py
 """

@@ -148,7 +148,8 @@ def estimate(
     module, env = "rankbench.rank.purposes.estimate", {"OMP_NUM_THREADS": "1"}
     if gpus:
         module = "pretend_gpus"
-        env |= {"LD_PRELOAD": str(gpus), "PYTHONPATH": str(Path(__file__).parent)}
+        places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        env |= {"LD_PRELOAD": str(gpus), "PYTHONPATH": os.pathsep.join(places)}
     device = "cuda" if gpus else "cpu"
     done = subprocess.run(
         [sys.executable, "-m", module],

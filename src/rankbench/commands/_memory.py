@@ -114,6 +114,13 @@ def describe_estimate(found: Estimate) -> list[str]:
     return lines
 
 
+def _ranks_that_differ(cell: Cell, shape: Shape) -> list[int]:
+    """The ranks to try: of stages the first and the last one."""
+    # Ranks that each have a part of every layer (`degree`) are like rank 0.
+    alike = shape.replica_ranks == 1 or "degree" in cell.options
+    return [0] if alike else [0, shape.ranks - 1]
+
+
 def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
     if not cells:
         return []
@@ -126,7 +133,7 @@ def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
                 for kind in ("strategy", "model", "data")
                 if (kind, getattr(cell, kind)) in run.own.files
             },
-            "ranks": sorted({0, shape.ranks - 1} if shape.replica_ranks > 1 else {0}),
+            "ranks": _ranks_that_differ(cell, shape),
         }
         for cell, shape in cells
     ]

@@ -214,6 +214,9 @@ class Ledger(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        # Most results are a single tensor; the other way takes longer.
+        return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
