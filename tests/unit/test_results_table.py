@@ -386,6 +386,12 @@ def test_four_significant_digits(value, text):
     assert figures(value) == text
 
 
+def test_fewer_figures_are_no_powers_of_ten():
+    assert [figures(value, 2) for value in (32_123, 110.4, 6.54)] == [
+        *("32000", "110", "6.5"),
+    ]
+
+
 def test_unchanged_table_is_not_written_again(layout):
     before = layout.table("html").stat().st_mtime_ns
     write_tables(layout)

@@ -16,6 +16,7 @@ from rankbench.plan import PlannedCell
 from rankbench.project import Run
 from rankbench.project.run import read_estimates
 from rankbench.record import write_json
+from rankbench.results.elements.text import figures
 
 NOT_KNOWN = (
     "Estimates count tensors. They do not count libraries' own memory (CUDA context, "
@@ -109,7 +110,7 @@ def describe_estimate(found: Estimate) -> list[str]:
     for one in found["sent"]:
         lines.append(
             f"{one['operation']} of {one['dtype']} over {one['group']} ranks: "
-            f"{one['bytes'] / 1e6:.3g} MB in {one['calls']} calls"
+            f"{figures(one['bytes'] / 1e6, 3)} MB in {one['calls']} calls"
         )
     return lines
 

@@ -67,7 +67,7 @@ def in_brief(answer: Facts) -> list[Note]:
     if not workloads:
         return [
             _note("USE", f"no answer: no row has numbers ({_count_rows(reasons)})"),
-            _note("WHY", *map(_why, reasons[:_MOST_REASONS])),
+            _note("WHY", *map(_why, reasons[:_MOST_REASONS]), lines=2),
             _note("NEXT", _remedy(reasons), lines=2),
         ]
     if len(workloads) == 1:
@@ -114,8 +114,9 @@ def _follow(facts: Facts, reasons: Sequence[Facts]) -> Iterator[Note]:
     if facts["next"]:
         planned = facts["next"][0]
         named = [names[row["cell"]] for row in planned["cells"]]
+        others = max(0, len(named) - 2)
         more = max(row["more"] for row in planned["cells"])
-        rest = f" and {len(named) - 2} more rows" if len(named) > 2 else ""
+        rest = {0: "", 1: " and 1 more row"}.get(others, f" and {others} more rows")
         command = f"rankbench run --next {planned['settles']}"
         said = f"{command}: {more} more launches of {' and '.join(named[:2])}{rest}"
         yield _note("NEXT", said, lines=2)
@@ -140,7 +141,7 @@ def _note(term: str, *texts: str, lines: int = 1) -> Note:
 def _open(facts: Facts) -> Note:
     """What was measured, where and when."""
     measured = facts["measured"]
-    parts = [facts["workload"]]
+    parts = [textwrap.shorten(facts["workload"], _WIDTH // 2, placeholder=" ...")]
     if measured["total"]:
         counts = [measured["launches"][0], measured["launches"][-1]]
         each = " to ".join(map(str, dict.fromkeys(counts)))
@@ -274,13 +275,13 @@ def _scales(facts: Facts, wanted: float, room: int) -> Iterator[Note]:
 
 def _limit(facts: Facts, lost: Facts) -> str:
     whole = Estimate.from_json(lost["lost_ms"])
-    step = f"{show_estimate(whole)} of {lost['step_ms']:.3g} ms"
+    step = f"{show_estimate(whole)} of {figures(lost['step_ms'], 3)} ms"
     where = facts["names"][lost["cell"]]
     if whole.low is None or whole.low <= 0:
-        return f"{step} lost by {where}: too noisy to tell whether anything is"
+        return f"{step} lost by {where}: too noisy to tell"
     parts = sorted(lost["parts_ms"].items(), key=lambda part: -part[1]["value"])
     said = [
-        f"{part['value']:.2g} {_PARTS[name]}"
+        f"{figures(part['value'], 2)} {_PARTS[name]}"
         for name, part in parts
         if abs(part["value"]) >= 0.05 * whole.value
     ]
@@ -308,13 +309,13 @@ def _price(facts: Facts) -> str:
 def _learns(names: Facts, training: Facts) -> str:
     cells = training["cells"]
     losses = [
-        f"{row['loss_at_equal_time']['value']:.3g} {names[row['cell']]}"
+        f"{figures(row['loss_at_equal_time']['value'], 3)} {names[row['cell']]}"
         for row in cells
         if row["loss_at_equal_time"]
     ]
     if not losses:
         return "no loss was recorded"
-    said = f"loss after {training['seconds']:.2g} s: {', '.join(losses)}"
+    said = f"loss after {figures(training['seconds'], 2)} s: {', '.join(losses)}"
     batches = dict.fromkeys(row["global_batch"] for row in cells)
     if len(batches) > 1:
         said += f"; global batches {', '.join(map(str, batches))}: tune the rate"
@@ -431,7 +432,7 @@ def show_device_time(hours: Estimate, *, rough: bool = False) -> str:
     units = {1: "hours", 60: "minutes"}
     factor = next((n for n in units if hours.value * n >= 1), 3600)
     shown = hours.scaled(factor)
-    digits = figures(float(f"{shown.value:.2g}")) if rough else show_estimate(shown)
+    digits = figures(shown.value, 2) if rough else show_estimate(shown)
     return f"{digits} device-{units.get(factor, 'seconds')}"
 
 
@@ -464,9 +465,9 @@ def _either(ratio: Estimate, more: str, less: str) -> str:
     assert ratio.high is not None
     ways = []
     if ratio.high > 1:
-        ways.append(f"{100 * (ratio.high - 1):.2g} % {more}")
+        ways.append(f"{figures(100 * (ratio.high - 1), 2)} % {more}")
     if ratio.low < 1:
-        ways.append(f"{100 * (1 - ratio.low):.2g} % {less}")
+        ways.append(f"{figures(100 * (1 - ratio.low), 2)} % {less}")
     return f"it may be up to {' or '.join(ways)}" if ways else "it may be equal"
 
 

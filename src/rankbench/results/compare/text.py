@@ -195,7 +195,8 @@ def _summarise(comparison: Comparison) -> Iterator[str]:
     ends = [ratio.interval for ratio in ratios if ratio and ratio.interval]
     if ends:
         widest = max(max(1 / low, high) for low, high in ends) - 1
-        yield f"  a change of up to {100 * widest:.2g} % may hide where it cannot tell"
+        hidden = figures(100 * widest, 2)
+        yield f"  a change of up to {hidden} % may hide where it cannot tell"
     if comparison.drifting:
         yield (
             "  launches grew faster or slower in the course of a run, so the machine "

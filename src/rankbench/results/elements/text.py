@@ -63,9 +63,9 @@ class Grid:
         return {i for i, number in enumerate(self.columns.values()) if number}
 
 
-def figures(value: float) -> str:
-    """The value with 4 significant digits, never in scientific notation."""
-    text = f"{value:.{_MOST_DIGITS}g}"
+def figures(value: float, digits: int = _MOST_DIGITS) -> str:
+    """The value with so many significant digits, never in scientific notation."""
+    text = f"{value:.{digits}g}"
     if "e" not in text:
         return text
     return str(np.format_float_positional(float(text), trim="-"))

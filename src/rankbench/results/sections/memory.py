@@ -71,7 +71,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> No
         ranks = [row["mib"] / _GIB for row in _rows(point)]
         axes.barh(place, gib, 0.5, color=style.color, alpha=0.35, lw=0)
         plotting.draw_launches(axes, ranks, [place] * len(ranks), style)
-        text = f"{gib:.3g}"
+        text = figures(gib, 3)
         limit = find_limit(point)
         if limit:
             axes.vlines(limit / _GIB, place - 0.4, place + 0.4, color=_RED, lw=1.5)
