@@ -44,7 +44,7 @@ MARKS = {
     "quota, a suspension or the state of a GPU disturbed it and its repetitions, and "
     "it counts. Its record is kept.",
     DRIFTING: "the launches grew faster or slower one after the other: the machine "
-    "changed meanwhile (Mann-Kendall test, corrected for the number of rows).",
+    "changed meanwhile (the bracket of a line through them excludes 0).",
     UNPAIRED: "speedup and efficiency compare all launches of this row with all of "
     "its base, because they were not launched in the same rounds: if the machine "
     "changed in between, that is a part of the ratio.",
