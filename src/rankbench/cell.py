@@ -81,6 +81,7 @@ class Cell:
     here if its hash leaves it out then: so a new field makes no older record stale.
 
     Attributes:
+        learning_rate: a number, or ``{per_sample: number}``: see `at_rate`.
         env: environment variables of its ranks.
         partition: Slurm partition of its job; None is that of the site. Partitions have
             different hosts, so cells of different ones are not compared.
@@ -108,7 +109,7 @@ class Cell:
     batch_size: int
     scaling: str
     optimizer: str
-    learning_rate: float
+    learning_rate: Any
     momentum: float
     weight_decay: float
     precision: str
@@ -166,6 +167,20 @@ class Cell:
         """
         fields = {k: v for k, v in self.to_dict().items() if k not in free}
         return json.dumps(fields, sort_keys=True)
+
+    def at_rate(self, global_batch: int) -> Cell:
+        """The cell as ranks train it: with a number as learning rate.
+
+        Args:
+            global_batch: samples of a step, of all replicas. The linear scaling rule
+                (Goyal et al., 2017) multiplies the rate of a sample by it.
+        """
+        rate = self.learning_rate
+        if not isinstance(rate, Mapping):
+            return self
+        return dataclasses.replace(
+            self, learning_rate=rate["per_sample"] * global_batch
+        )
 
     @property
     def size(self) -> Topology:

@@ -320,6 +320,7 @@ def in_turns(
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
         "launches: 3\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
+        "learning_rate: {per_sample: 0.0001}\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -349,6 +350,12 @@ def test_launches_of_cells_take_turns(in_turns):
     (log,) = (project.root / "results/small/logs").glob("this-machine.log")
     assert log.read_text().count(" ok  ") == 6
     assert "5 launches left, about" in printed
+
+
+def test_ranks_have_the_learning_rate_of_their_global_batch(in_turns):
+    for record in records_in(in_turns[0]):
+        rate = 0.0001 * record["shape"]["global_batch"]
+        assert record["cell"]["learning_rate"] == pytest.approx(rate)
 
 
 def test_a_variable_of_the_shell_that_half_of_the_launches_had_is_named(

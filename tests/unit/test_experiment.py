@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
-from factories import read_experiment, read_pairs
+from factories import read_experiment, read_pairs, read_plan_of
 from rankbench.cell import find_base
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
@@ -340,6 +341,26 @@ def test_options_of_a_model_are_swept(tmp_path):
     # Another option is another workload, and another cell.
     assert len({small.hash(), large.hash(), lenet.hash()}) == 3
     assert small.workload() != large.workload()
+
+
+def test_a_learning_rate_may_follow_the_global_batch(tmp_path):
+    text = (
+        "name: x\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nbatch_size: 32\n"
+        "learning_rate: [0.01, {per_sample: 0.0001}]\nexclude:\n"
+        "  - {strategy: single, topology: 1x2}\n"
+        "  - {strategy: ddp, topology: 1x1, learning_rate: {per_sample: 0.0001}}\n"
+        "  - per_sample=0.0001 scaling=weak strategy=single\n"
+        "  - learning_rate=0.01\n"
+    )
+    plan = read_plan_of(tmp_path, text)
+    (planned,) = plan.cells.values()
+    assert planned.id == "ddp.gloo.1x2.convnet.digits.batch_size=32.per_sample=0.0001"
+    trained = planned.cell.at_rate(planned.shape.global_batch)
+    assert trained.learning_rate == pytest.approx(0.0064)
+    assert trained.at_rate(7) == trained
+    # Cells of other topologies train by the same rule, so they are compared.
+    other = dataclasses.replace(planned.cell, topology="1x1")
+    assert other.workload() == planned.cell.workload()
 
 
 def test_partitions_are_swept_and_not_compared(tmp_path):

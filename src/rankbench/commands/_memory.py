@@ -127,7 +127,7 @@ def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
         return []
     asked = [
         {
-            "cell": cell.to_dict(),
+            "cell": cell.at_rate(shape.global_batch).to_dict(),
             "shape": shape.to_dict(),
             "own": {
                 kind: str(run.own.files[kind, getattr(cell, kind)].path.resolve())

@@ -92,8 +92,8 @@ def expand(
         )
         if script is not None:
             # Fill in the templates, to see that this works.
-            fill_arguments(script["args"], values_of(cell))
-            count_samples(script["samples_per_step"], values_of(cell))
+            count = count_samples(script["samples_per_step"], values_of(cell))
+            fill_arguments(script["args"], values_of(cell.at_rate(count)))
         cells[cell_id] = cell
     return cells
 
@@ -139,8 +139,9 @@ def _cell_id(
             parts.append(f"{option}={spell_value(value)}")
     for key, rule in schema["properties"].items():
         if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:
-            # A variable has a name of its own.
-            given = chosen[key] if key == "env" else {key: chosen[key]}
+            # A variable has a name of its own, and so has a rate per sample.
+            is_named = isinstance(chosen[key], Mapping)
+            given = chosen[key] if is_named else {key: chosen[key]}
             parts += [f"{name}={spell_value(value)}" for name, value in given.items()]
     return safe_name(".".join(parts), LONGEST_ID)
 

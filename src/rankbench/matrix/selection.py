@@ -53,7 +53,7 @@ class Filter:
             return cls.parse(given)
         flat: dict[str, Any] = {}
         for key, value in given.items():
-            if key == "env" and isinstance(value, Mapping):
+            if key in ("env", "learning_rate") and isinstance(value, Mapping):
                 flat |= value
             elif isinstance(value, Mapping):
                 if len(value) != 1:
@@ -140,4 +140,6 @@ def _fields(cell: Cell) -> dict[str, Any]:
     """The fields of a cell, with each option and variable as a field of its own."""
     fields = {**cell.env, **cell.to_dict(), **cell.options, **cell.model_options}
     del fields["options"], fields["model_options"], fields["env"]
+    if isinstance(cell.learning_rate, Mapping):
+        fields |= fields.pop("learning_rate")
     return fields

@@ -176,7 +176,7 @@ class Attempt:
             scratch = scratch_of(site["scratch"], job_id(), directory)
         return LaunchSpec(
             directory=directory.resolve(),
-            cell=self.cell,
+            cell=self.cell.at_rate(self.shape.global_batch),
             shape=self.shape,
             data_dir=self.data_dir,
             phases=list(planned.phases),
