@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -45,6 +46,7 @@ blocks:
 """
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+PAGE = (SCRIPTS.parents[1] / "docs/experiments.md").read_text()
 
 SITE = """
 software: container
@@ -157,6 +159,23 @@ def test_nothing_of_the_host_comes_in_but_what_is_named(inside):
         assert source.startswith(str(inside / "results/inside/code"))
         assert f"--bind={source}:{source}:ro" in launcher["argv"]
         assert "--nv" not in launcher["argv"]
+
+
+def test_the_images_that_the_documents_compare(
+    open_tmp, digits_file, ordinary_user, images
+):
+    probed = open_tmp / "probed"
+    probed.mkdir()
+    probed.chmod(0o777)
+    project = make_project(open_tmp / "builds", digits_file, ordinary_user, probed)
+    (text,) = re.findall(r"^```yaml\n(name: builds\n.*?)^```$", PAGE, re.M | re.S)
+    text = text.replace("images/", f"{images}/").replace("launches: 12", "launches: 1")
+    project.measure(f"{text}gate: false\n")
+    rows = read_rows(project.root, "builds").values()
+    assert {row["image"]: (row["status"], row["torch"]) for row in rows} == {
+        "wheels": ("ok", "2.13.0+cpu"),
+        "debian": ("ok", "2.6.0+debian"),
+    }
 
 
 def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
