@@ -66,10 +66,10 @@ class Case:
     def candidate(self) -> Any:
         return make_candidate(self.make(), make_site(), load_catalog())
 
-    def ask(self, device: str) -> dict[str, Any]:
+    def ask(self, changes: dict[str, Any]) -> dict[str, Any]:
         shape = self.candidate().shape
         return {
-            "cell": self.make().to_dict() | {"device": device},
+            "cell": self.make().to_dict() | changes,
             "shape": shape.to_dict(),
             "own": {"strategy": str(self.file)} if self.file else {},
             "ranks": sorted({0, shape.ranks - 1}),
@@ -150,10 +150,10 @@ def estimate(
         module = "pretend_gpus"
         places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         env |= {"LD_PRELOAD": str(gpus), "PYTHONPATH": os.pathsep.join(places)}
-    device = "cuda" if gpus else "cpu"
+    changes = {"device": "cuda"} if gpus else {}
     done = subprocess.run(
         [sys.executable, "-m", module],
-        input=json.dumps([case.ask(device) for case in cases]),
+        input=json.dumps([case.ask(changes) for case in cases]),
         env={**os.environ, **env},
         capture_output=True,
         text=True,
