@@ -145,14 +145,19 @@ class Cell:
         """Make a cell from the result of `to_dict`.
 
         Raises:
-            ValueError: a field is missing or unknown.
+            ValueError: a field is missing or unknown, or is no text and should be.
         """
         missing = {*cls.__slots__} - values.keys() - _DEFAULTS.keys()
         unknown = values.keys() - {*cls.__slots__}
-        if missing or unknown:
+        no_text = [
+            name
+            for name, kinds in _TEXTS.items()
+            if name in values and not isinstance(values[name], kinds)
+        ]
+        if missing or unknown or no_text:
             raise ValueError(
                 f"not a cell of this version: missing {sorted(missing)}, "
-                f"unknown {sorted(unknown)}"
+                f"unknown {sorted(unknown)}, no text {no_text}"
             )
         return cls(**values)
 
@@ -226,6 +231,13 @@ _DEFAULTS: dict[str, Any] = {
     for entry in dataclasses.fields(Cell)
     if entry.default is not dataclasses.MISSING
     or entry.default_factory is not dataclasses.MISSING
+}
+
+# Fields that are text -> the types that they may have.
+_TEXTS = {
+    entry.name: (str, type(None)) if entry.type == "str | None" else (str,)
+    for entry in dataclasses.fields(Cell)
+    if entry.type in ("str", "str | None")
 }
 
 

@@ -16,7 +16,6 @@ from unit.synthetic import (
     write_launches,
     write_plan,
     write_rows,
-    write_tables,
 )
 
 pytestmark = pytest.mark.unit
@@ -52,7 +51,10 @@ def test_a_speed_that_is_none_names_the_file(tmp_path, damage):
     assert damage[0] in text
     path.write_text(text.replace(*damage))
     with pytest.raises(ValueError, match=r"record\.json"):
-        write_tables(layout)
+        read(layout, strict=True)
+    (summary,) = read(layout).summaries
+    assert summary.row.status == "stale"
+    assert "record.json is damaged" in str(summary.row.reason)
 
 
 def alone(layout: Layout) -> None:

@@ -12,7 +12,7 @@ from rankbench.record import (
     UNCLEAN_END,
     Record,
 )
-from rankbench.results.elements.text import Note, describe_base, figures
+from rankbench.results.elements.text import Note, describe_base
 from rankbench.results.numbers.fit import EQUAL, MARGIN, UNTOLD
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
 from rankbench.results.numbers.summary import (
@@ -203,7 +203,7 @@ def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
         alike = [gate for gate in judged if _describe_gate(gate) == kind]
         worst = max(map(_distance, alike))
         rows = "1 row" if len(alike) == 1 else f"{len(alike)} rows"
-        texts.append(f"{rows} {kind} at most {figures(worst, 2)}.")
+        texts.append(f"{rows} {kind} at most {worst:.2g}.")
     return [Note("gate", " ".join(texts))]
 
 
