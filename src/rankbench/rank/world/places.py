@@ -114,9 +114,12 @@ def announce(
         host = socket.gethostname() if spread else LOOPBACK
         store.set("server", f"{host} {serve(host)}")
     host, port = store.get("server").decode().split()
-    store.set(f"met {place.rank}", "")
-    # The store ends with rank 0's handle, so wait until all ranks have read the port.
-    store.wait([f"met {rank}" for rank in range(place.size)])
+    if place.rank == 0:
+        # The store ends with this handle. The others wait for no answer after they have
+        # read the port, which the store could be too late to give.
+        store.wait([f"met {rank}" for rank in range(1, place.size)])
+    else:
+        store.set(f"met {place.rank}", "")
     return host, port
 
 
