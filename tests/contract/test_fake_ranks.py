@@ -20,6 +20,7 @@ import pytest
 from equipment import STRATEGIES
 from pretend_gpus import compile_gpus
 
+from conftest import ROOT
 from factories import make_cell, make_site
 from rankbench.cell import Cell
 from rankbench.cli import main
@@ -407,3 +408,18 @@ def test_cells_says_what_fits_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert [p.estimated_mib for p in plan.plan.cells.values()] == [
         one["step"] / 2**20 for one in (fsdp, ddp)
     ]
+
+
+@pytest.mark.equipment
+def test_the_fullest_row_of_the_study_fits_80_gib(tmp_path, monkeypatch, capsys):
+    """Of all rows, those of 16 GPUs need most; it takes some seconds to estimate."""
+    monkeypatch.chdir(tmp_path)
+    Path("profile").mkdir()
+    large = SITE.replace("device_memory_gib: 2", "device_memory_gib: 80")
+    Path("profile/site.yaml").write_text(large)
+    study = str(ROOT / "studies/gpt-scaling.yaml")
+    asked = ["cells", study, "--memory", "--site", "profile", "--json"]
+    assert main([*asked, "--only", "topology=2x8"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["cells"]
+    assert row["memory"]["fits"]
+    assert 60 * 2**30 < row["memory"]["step"] < 78.5 * 2**30
