@@ -77,7 +77,7 @@ def _ask(
         "slurm_account": site["account"],
         "qos": site["qos"],
         # Not `slurm_extra` and `gres`: the plugin refuses options and types of GPUs
-        # there that Slurm knows. snakemake_fixes/submitting.py passes this on.
+        # there that Slurm knows. `snakemake_fixes` passes this on.
         "sbatch": shlex.join(options),
     }
     return {name: value for name, value in asked.items() if value is not None}
