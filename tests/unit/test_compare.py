@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pages import Words
 from rankbench import cli
 from unit.synthetic import (
     edited,
@@ -369,11 +370,26 @@ def test_several_runs_are_one_table(pair, tmp_path, capsys):
     # The brackets of all runs hold together, so each is wider than that of two runs.
     assert rows[4]["ratio_lo"] < compare_json(capsys, *pair)[1]["cells"][1]["ratio_lo"]
 
-    assert cli.main(["table", *names]) == 0
+    baseline, page = tmp_path / "base.json", tmp_path / "runs.html"
+    compare(capsys, pair[0], "--save-baseline", baseline)
+    assert cli.main(["table", *names, str(baseline), "--page", str(page)]) == 0
     out = capsys.readouterr().out
     assert f"cpu  {names[2]}: Another CPU" in out
-    (line,) = (s for s in out.splitlines() if DDP["id"] in s and names[1] in s)
+    lines = out.splitlines()
+    (line,) = (s for s in lines if DDP["id"] in s and names[1] in s)
     assert line.rstrip().endswith("worse")
+    # The answer of each run, of which a baseline has none.
+    used = [lines[lines.index(name) + 2].split(" on ")[0] for name in names]
+    assert used == ["USE     ddp over gloo"] * 3
+    assert str(baseline) not in lines
+    # The page says the same; runs of the other machine have a panel of their own.
+    words = Words(page.read_text()).text
+    assert all(name in words for name in (*names, str(baseline), "worse"))
+    assert "Slower: 1 other row." in words
+    svg = (tmp_path / "plots/runs.svg").read_text()
+    for machine in ("Example", "Another"):
+        assert svg.count(f"<!-- 2 cores of {machine} CPU, 23.4 GiB -->") == 1
+    assert svg.count("<!-- ddp.gloo.1x2 -->") == 4
 
 
 @pytest.mark.parametrize(
@@ -382,6 +398,7 @@ def test_several_runs_are_one_table(pair, tmp_path, capsys):
         (["old", "old"], "named twice"),
         (["old", "new", "--site", "x"], "--override and --site"),
         (["old", "nowhere"], "nowhere"),
+        (["old", "--page", "x.html"], "--page: is of several results"),
     ],
 )
 def test_runs_that_make_no_table(pair, monkeypatch, capsys, more, complaint):

@@ -14,23 +14,25 @@ from rankbench.commands._options import OK, command, print_json, print_result
 @command(
     place=("read", 2),
     summary="write tables and plots from plan and records",
-    options="WHAT MORE --override --site --no-plots",
+    options="WHAT MORE --override --site --no-plots --page",
     examples=(
         "table",
         "table studies/lenet-mnist-workers.yaml",
         "table results/quickstart --no-plots --json",
-        "table results/monday results/friday results.tar.zst",
+        "table results/monday results/friday results.tar.zst --page runs.html",
     ),
     json_holds="the rows of table.csv; of several results, the rows that are printed",
 )
 def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots from the plan and the records of a result folder, and
     print the table. The table of a packed bundle is only printed. Of several results,
-    print one table, which compares each with the first as `compare` does, unless it is
-    of another machine. Nothing is measured.
+    print the answers and one table, which compares each with the first as `compare`
+    does, unless it is of another machine; --page also plots them. Nothing is measured.
     """
     if arguments.more:
         return _print_runs([arguments.experiment, *arguments.more], arguments)
+    if arguments.page:
+        raise ValueError("--page: is of several results; those of one have table.html")
     import pandas as pd
 
     from rankbench.results.numbers.result_set import read
@@ -56,15 +58,18 @@ def write_table(arguments: argparse.Namespace) -> int:
 
 def _print_runs(names: list[str], arguments: argparse.Namespace) -> int:
     """Print one table of several result folders, bundles or baselines."""
-    from rankbench.results.compare.comparison import compare_runs
-    from rankbench.results.compare.sides import read_side
-    from rankbench.results.compare.text import runs_to_json, runs_to_text
+    from rankbench.results.compare import runs
+    from rankbench.results.render.files import write_page
 
     if arguments.override or arguments.site:
         raise ValueError("--override and --site: are of an experiment, not of results")
     if len({*names}) < len(names):
         raise ValueError("a result folder is named twice: its rows would be, too")
-    sides = [read_side(Path(name)) for name in names]
-    rows = compare_runs(sides)
-    print_result(arguments, runs_to_json(rows), runs_to_text(sides, rows))
+    read = runs.read_runs([Path(name) for name in names])
+    rows = runs.compare_runs(read)
+    text = runs.runs_to_text(read, rows)
+    if page := arguments.page:
+        write_page(page, *runs.describe_page(page.stem, read, rows))
+        text += f"\n\n{page}"
+    print_result(arguments, runs.runs_to_json(rows), text)
     return OK

@@ -45,11 +45,6 @@ VERDICTS = {
     NO_NUMBER: "has a number on neither side",
 }
 
-# Of a row of several runs that is not compared with that of the first run.
-OTHER_MACHINE = "another machine"
-# Facts of hosts that make them another machine. Hosts of a cluster are alike.
-_OF_MACHINE = ("cpu", "cores", "memory (GiB)", "GPUs")
-
 # Verdicts of `accept`, in the order of the output.
 FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
 
@@ -188,46 +183,6 @@ def compare(
     return Comparison(
         old=old, new=new, confidence=confidence, margin=margin, cells=cells
     )
-
-
-def compare_runs(sides: Sequence[Side]) -> list[tuple[str, ComparedCell]]:
-    """The cells of several runs, each compared with that of the first run.
-
-    Cells of different machines are not compared.
-
-    Args:
-        sides: two or more runs; all brackets hold at once.
-
-    Returns:
-        Name of the run and cell, in the order of the runs; cells with the same id
-        follow each other. Those that are compared with nothing, as in the first run,
-        have an empty verdict or `OTHER_MACHINE`, and their launches as `old`, too.
-    """
-    first, *others = sides
-    rows = [
-        (first.name, ComparedCell(id=name, verdict="", old=cell, new=cell))
-        for name, cell in first.cells.items()
-    ]
-    each = confidence_of_each(len(others), CONFIDENCE)
-    for side in others:
-        common = side.cells.keys() & first.cells.keys()
-        apart = {
-            name
-            for name in common
-            if find_differing(first.cells[name].facts, side.cells[name].facts).keys()
-            & {*_OF_MACHINE}
-        }
-        alike = {n: cell for n, cell in side.cells.items() if n in common - apart}
-        found = {}
-        if alike:
-            compared = compare(first, replace(side, cells=alike), confidence=each)
-            found = {cell.id: cell for cell in compared.cells}
-        for name, cell in side.cells.items():
-            verdict = OTHER_MACHINE if name in apart else ""
-            alone = ComparedCell(id=name, verdict=verdict, old=cell, new=cell)
-            rows.append((side.name, found.get(name, alone)))
-    order = list(dict.fromkeys(cell.id for _, cell in rows))
-    return sorted(rows, key=lambda row: order.index(row[1].id))
 
 
 def _judge(ratio: Estimate, margin: float) -> str:

@@ -128,7 +128,7 @@ def read_side(path: Path) -> Side:
         layout = Layout(directory)
         results = load(layout)
         rows = {row.id: row for row in results.rows}
-        return _make_side(str(path), results.experiment, layout, rows)
+        return make_side(str(path), results.experiment, layout, rows)
 
 
 def read_reference(path: Path) -> Side:
@@ -227,7 +227,7 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
         sides = []
         for value, own in zip(values, alike, strict=True):
             named = {names.get(rest, row.id): row for rest, row in own.items()}
-            side = _make_side(
+            side = make_side(
                 f"{path}, {key}={value}", results.experiment, layout, named
             )
             cells = {
@@ -253,9 +253,10 @@ def _without(row: Row, key: str) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _make_side(
+def make_side(
     name: str, experiment: str, layout: Layout, rows: Mapping[str, Row]
 ) -> Side:
+    """The launches of these rows, each under the id that it is given."""
     cells = {}
     times: list[str] = []
     for cell_id, planned in rows.items():

@@ -21,7 +21,7 @@ from rankbench.results.compare.comparison import (
     ComparedCell,
     Comparison,
 )
-from rankbench.results.compare.sides import CellLaunches, Side, find_differing
+from rankbench.results.compare.sides import CellLaunches
 from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.fit import MOST_LAUNCHES
 from rankbench.results.numbers.statistics import Estimate
@@ -55,7 +55,7 @@ def show_values(values: Sequence[str]) -> str:
     return "; ".join(shown) + (f" and {more} more" if more else "") or "unknown"
 
 
-def _tabulate(rows: Sequence[Sequence[str]], *headers: str) -> str:
+def tabulate_rows(rows: Sequence[Sequence[str]], *headers: str) -> str:
     return tabulate(rows, headers=headers, disable_numparse=True)
 
 
@@ -141,14 +141,14 @@ def _tell(comparison: Comparison) -> Iterator[str]:
         yield tabulate(rows, tablefmt="plain", disable_numparse=True)
         yield ""
     gone = [side.find_disturbed() for side in (comparison.old, comparison.new)]
-    yield _tabulate(
+    yield tabulate_rows(
         [
             [
                 cell.id,
                 cell.verdict,
                 str(show_estimate(cell.ratio)),
-                _show_launches(cell.old, gone[0].get(cell.id, ())),
-                _show_launches(cell.new, gone[1].get(cell.id, ())),
+                show_launches(cell.old, gone[0].get(cell.id, ())),
+                show_launches(cell.new, gone[1].get(cell.id, ())),
             ]
             for cell in _sort(comparison, list(VERDICTS))
             if cell.verdict != NO_NUMBER
@@ -171,7 +171,7 @@ def _warn(comparison: Comparison) -> Iterator[str]:
         yield "warning: one side does not say when it was measured"
 
 
-def _show_launches(cell: CellLaunches | None, disturbed: Collection[int] = ()) -> str:
+def show_launches(cell: CellLaunches | None, disturbed: Collection[int] = ()) -> str:
     """``812.3 samples/s (6)`` of the launches that count, or why there is no number."""
     if cell is None:
         return ""
@@ -208,58 +208,6 @@ def _summarise(comparison: Comparison) -> Iterator[str]:
             yield f"only in {title}: {', '.join(names)}"
 
 
-# --- several runs ---------------------------------------------------------------------
-
-
-def runs_to_text(
-    sides: Sequence[Side], rows: Sequence[tuple[str, ComparedCell]]
-) -> str:
-    """What differs between the runs, and a line for each cell of each."""
-    facts: dict[str, dict[str, Sequence[str]]] = {}
-    for side in sides[1:]:
-        for key, (old, new) in find_differing(sides[0].facts, side.facts).items():
-            facts.setdefault(key, {sides[0].name: old})[side.name] = new
-    lines = ["The runs differ in:"] if facts else []
-    lines += [
-        f"  {key}  {name}: {show_values(values)}"
-        for key, by_run in facts.items()
-        for name, values in by_run.items()
-    ]
-    shown = [
-        [
-            cell.id,
-            run,
-            _show_launches(cell.new),
-            str(show_estimate(cell.ratio)),
-            cell.verdict,
-        ]
-        for run, cell in rows
-    ]
-    first = f"/ {sides[0].name}"
-    table = _tabulate(shown, "cell", "run", "throughput (launches)", first, "")
-    return printable("\n".join([*lines, "", table]))
-
-
-def runs_to_json(rows: Sequence[tuple[str, ComparedCell]]) -> list[dict[str, Any]]:
-    """A mapping for each cell of each run."""
-    return [
-        {
-            "run": run,
-            "cell": cell.id,
-            "status": own.status,
-            "reason": own.reason,
-            "marks": list(own.marks),
-            "throughput": _middle(own),
-            "unit": f"{own.unit}/s",
-            "launches": len(own.throughput),
-            "verdict": cell.verdict or None,
-            **number_to_json("ratio", cell.ratio),
-        }
-        for run, cell in rows
-        if (own := cell.new)
-    ]
-
-
 # --- accept, and replay ---------------------------------------------------------------
 
 
@@ -286,7 +234,9 @@ def accepted_to_text(comparison: Comparison) -> str:
             f"  {compared} of {len(comparison.cells)} rows of the baseline were "
             f"compared: {', '.join(_count(comparison, order))}",
             "",
-            _tabulate(rows, "verdict", "cell", "RESULTS / BASELINE", "launches", ""),
+            tabulate_rows(
+                rows, "verdict", "cell", "RESULTS / BASELINE", "launches", ""
+            ),
         ]
     )
 
@@ -346,7 +296,9 @@ def replayed_to_text(comparison: Comparison) -> str:
     counts = [
         f"{verdicts.count(word)} {word}" for word in dict.fromkeys(_REPLAYED.values())
     ]
-    table = _tabulate(shown, "verdict", "cell", "theirs", "ours", "ours / theirs", "")
+    table = tabulate_rows(
+        shown, "verdict", "cell", "theirs", "ours", "ours / theirs", ""
+    )
     return f"{table}\n\n{', '.join(counts)} (throughput in samples/s)"
 
 
@@ -356,8 +308,8 @@ def replayed_to_json(comparison: Comparison) -> list[Mapping[str, Any]]:
         {
             "cell": cell.id,
             "verdict": _REPLAYED[cell.verdict],
-            "theirs": _middle(cell.old),
-            "ours": _middle(cell.new),
+            "theirs": middle(cell.old),
+            "ours": middle(cell.new),
             "ratio": str(show_estimate(cell.ratio)),
             "why": _remark(cell)
             .replace("RESULTS", "the results here")
@@ -368,5 +320,5 @@ def replayed_to_json(comparison: Comparison) -> list[Mapping[str, Any]]:
     ]
 
 
-def _middle(cell: CellLaunches | None) -> float | None:
+def middle(cell: CellLaunches | None) -> float | None:
     return geometric_mean(cell.throughput) if cell and cell.throughput else None

@@ -24,7 +24,7 @@ from rankbench.results.numbers.summary import Summary
 
 _TITLE_WIDTH, _NAME_WIDTH = 84, 34  # characters
 _LABEL = 0.16  # height of a name on the right of a panel, in inches
-_MARKERS = "osD^vPX*<>"
+MARKERS = "osD^vPX*<>"
 
 # On a logarithmic axis that spans less, the ticks are those of a linear axis.
 _DECADE = 8.0
@@ -81,7 +81,7 @@ def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, 
     colors = [palette[place] for place in _PLACES]
     if len(others) > len(colors):
         colors = sns.color_palette("husl", len(others))
-    looks = dict(zip(others, zip(colors, itertools.cycle(_MARKERS[1:])), strict=False))
+    looks = dict(zip(others, zip(colors, itertools.cycle(MARKERS[1:])), strict=False))
     looks[REFERENCE] = _REFERENCE
     alike: dict[str, list[str]] = {}
     for series in (s for panel in panels for s in panel.series):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from rankbench.record import Layout, write_atomically
 from rankbench.results.compare.sides import find_differing
 from rankbench.results.compare.text import (
     facts_to_json,
@@ -18,7 +17,7 @@ from rankbench.results.compare.text import (
     printable,
     show_values,
 )
-from rankbench.results.elements.section import Content, Drawing, Section, make_frame
+from rankbench.results.elements.section import Drawing, make_frame
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
 from rankbench.results.history.changes import Change, History, Line
 from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
@@ -137,9 +136,7 @@ def write_page(path: Path, store: Store, history: History) -> None:
     Raises:
         OSError: a file cannot be written.
     """
-    from rankbench.results.render.document import Document, DocumentSection
-    from rankbench.results.render.html import to_html
-    from rankbench.results.render.plots import draw
+    from rankbench.results.render.files import write_page as write
 
     lines = {change.line.id: change.line for change in history.changes}
     chosen = list(lines.values() or history.lines)[:_MOST_PANELS]
@@ -155,33 +152,18 @@ def write_page(path: Path, store: Store, history: History) -> None:
     )
     rows = [_change_fields(change) for change in history.changes]
     headings = {name or "level": name == "NEW / OLD" for name in _CHANGES}
-    changes = Content(
-        grids=[Grid("What changed", headings, rows)],
-        before=[
-            Note("runs", _describe_runs(history)),
-            *(Note("not used", damage) for damage in store.damaged),
-        ],
-        notes=[Note("cells", one_line("; ".join(_summarise(history))))],
-    )
-    parts = [
-        DocumentSection(
-            Section(name=name, title=title, reading="", order=0, make=lambda _: None),
-            content,
-        )
-        for name, title, content in (
-            ("changes", "What changed", changes),
-            ("cells", "Over time", Content(drawings=[drawing])),
-        )
+    notes = [
+        Note("runs", _describe_runs(history)),
+        *(Note("not used", damage) for damage in store.damaged),
+        Note("cells", one_line("; ".join(_summarise(history)))),
     ]
-    document = Document(
-        title=f"{', '.join(sorted({run.experiment for run in history.runs}))}: history",
-        names={},
-        shared="",
-        table=parts[0],
-        sections=parts[1:],
+    write(
+        path,
+        f"{', '.join(sorted({run.experiment for run in history.runs}))}: history",
+        notes,
+        Grid("What changed", headings, rows),
+        drawing,
     )
-    write_atomically(path, to_html(document).encode())
-    draw(Layout(path.parent), [drawing])
 
 
 def _draw(lines: Sequence[Line], width: float) -> Figure:

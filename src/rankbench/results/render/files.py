@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankbench.record import Layout, write_if_changed
+from rankbench.record import Layout, write_atomically, write_if_changed
+from rankbench.results.elements.section import Content, Drawing, Section
+from rankbench.results.elements.text import Grid, Note
 from rankbench.results.render import plots as drawn
 from rankbench.results.render.csv import to_csv
-from rankbench.results.render.document import Document, make_document
+from rankbench.results.render.document import (
+    Document,
+    DocumentSection,
+    make_document,
+)
 from rankbench.results.render.html import to_html
 from rankbench.results.render.latex import to_latex
 from rankbench.results.render.markdown import section_to_markdown, to_markdown
@@ -57,6 +65,29 @@ def write_results(
             drawn.draw(layout, drawings)
         _remove_others(layout, {drawing.name for drawing in drawings})
     return document
+
+
+def write_page(
+    path: Path, title: str, notes: Sequence[Note], table: Grid, drawing: Drawing
+) -> None:
+    """Write FILE.html about several runs, and its plot into plots/ beside it.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    rows, plots = (
+        DocumentSection(
+            Section(name=name, title=title, reading="", order=0, make=lambda _: None),
+            content,
+        )
+        for name, title, content in (
+            ("rows", table.title, Content(grids=[table], before=notes)),
+            ("plot", drawing.question, Content(drawings=[drawing])),
+        )
+    )
+    document = Document(title, names={}, shared="", table=rows, sections=[plots])
+    write_atomically(path, to_html(document).encode())
+    drawn.draw(Layout(path.parent), [drawing])
 
 
 def _write_sections(layout: Layout, document: Document) -> None:
