@@ -152,7 +152,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "CELL": _row("id of a cell (`rankbench cells` lists them)"),
     "CELLS": _row("ids of cells", nargs="*"),
     "NAME": _row("an image, such as gloo-cpu", nargs="*"),
-    "FOLDER": _row("a new folder, or an empty one", type=Path),
+    "FOLDER": _row("a new folder, or an empty one", type=Path, nargs="?"),
     "FILE": _row("a Python file", type=Path),
     "BASELINE": _row("result folder, bundle, baseline, or CSV of numbers", type=Path),
     "RESULTS": _row("result folder, or bundle", type=Path),
@@ -192,6 +192,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--force": _switch("build images again that are up to date"),
     "--ssh": _row(
         "write a profile for hosts that ssh reaches (1 device)", "HOST[:N]", nargs="+"
+    ),
+    "--slurm": _row(
+        "fill in site.yaml of a profile (slurm_profile, or --site) with the facts of a "
+        "partition, by default Slurm's default; without FOLDER, here",
+        "PARTITION",
+        nargs="?",
+        const="",
     ),
     "--data": _row(
         "data set, or your own file, for a model (digits)", default="digits"

@@ -6,38 +6,96 @@ import argparse
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rankbench.assets import find_asset
 from rankbench.commands._options import OK, command, print_json
+from rankbench.launch.site.partitions import (
+    Partition,
+    ask_partitions,
+    choose_partition,
+)
 from rankbench.matrix.site import check_hosts
 
 # Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
 
-SSH_PROFILE = "ssh_profile"
+SLURM_PROFILE, SSH_PROFILE = "slurm_profile", "ssh_profile"
 
 
 @command(
     place=("set up", 1),
-    summary="write a new project folder",
-    options="FOLDER --ssh",
-    examples=("init my-benchmark", "init my-benchmark --ssh alpha:2 beta:2 --json"),
-    exits="0; 2 if the folder is not empty or a host is none (then nothing is written)",
+    summary="write a new project folder, or site.yaml of a cluster",
+    options="FOLDER --ssh --slurm --site",
+    examples=(
+        "init my-benchmark",
+        "init my-benchmark --ssh alpha:2 beta:2 --json",
+        "init --slurm",
+        "init --slurm gpu --site gpu_profile",
+    ),
+    exits="0; 2 if the folder is not empty, a host is none, Slurm does not answer or "
+    "has no partition for you (then nothing is written)",
     json_holds="the folder, and the files written",
 )
 def init(arguments: argparse.Namespace) -> int:
     """Write a new project folder: an experiment, a profile for this machine, a
     profile for a Slurm cluster or for hosts that ssh reaches, and a Snakefile that
-    uses the installed workflow. Nothing is measured.
+    uses the installed workflow. With --slurm, ask Slurm what it has. Nothing is
+    measured.
 
     Raises:
-        ValueError: the folder is not empty, or is a file, or a host is no host.
+        ValueError: the folder is not empty, or is a file; a host is no host; or Slurm
+            has no partition for this user.
     """
-    folder: Path = arguments.folder
+    folder: Path | None = arguments.folder
+    if arguments.site and arguments.slurm is None:
+        raise ValueError("--site needs --slurm: it names the profile to write")
+    if folder is None and (arguments.slurm is None or arguments.ssh):
+        raise ValueError("name a folder for the project: rankbench init FOLDER")
+    hosts = _read_hosts(arguments.ssh or ())
+    if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "is not empty" if folder.is_dir() else "is a file"
+        raise ValueError(f"{folder} {what}: name a new folder, or an empty one")
+    root, files = folder or Path(), set()
+    partitions: Sequence[Partition] = ()
+    profile: str | None = SSH_PROFILE if hosts else None
+    if arguments.slurm is not None:
+        partitions = ask_partitions()
+        chosen = choose_partition(partitions, arguments.slurm or None)
+        profile = arguments.site or SLURM_PROFILE
+    if folder:
+        files |= _write_project(folder, hosts)
+    if partitions and profile:
+        files |= _write_site(root / profile, chosen, keep=folder is None)
+    listed = sorted(str(path.relative_to(root)) for path in files)
+    if arguments.json:
+        print_json({"folder": str(root), "files": listed})
+        return OK
+    print(*(f"wrote {root / name}" for name in listed), sep="\n", file=sys.stderr)
+    for partition in partitions:
+        print("*" if partition is chosen else " ", partition.describe())
+    option = f" --site {shlex.quote(profile)}" if profile else ""
+    what = "the cluster" if partitions else "the hosts" if hosts else "this machine"
+    enter = f"cd {shlex.quote(str(folder))}, then " if folder else ""
+    print(
+        f"next: {enter}edit config.yaml (the experiment) and "
+        f"{profile or 'local_profile'}/site.yaml ({what});\n"
+        + (f"`rankbench site-check{option}` checks the hosts,\n" if option else "")
+        + f"`rankbench run -n{option}` shows what would run, `rankbench run{option}` "
+        "measures it\n"
+        f"schemas with all keys of both files: {find_asset('workflow/schemas')}"
+    )
+    return OK
+
+
+def _read_hosts(words: Sequence[str]) -> list[dict[str, Any]]:
+    """The hosts that --ssh names."""
     hosts: list[dict[str, Any]] = []
-    for word in arguments.ssh or ():
+    for word in words:
         name, colon, devices = word.partition(":")
         if colon and not devices.isdecimal():
             raise ValueError(
@@ -46,43 +104,76 @@ def init(arguments: argparse.Namespace) -> int:
         hosts.append({"name": name, "devices": int(devices or 1)})
     if hosts:
         check_hosts(hosts, "--ssh")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "is not empty" if folder.is_dir() else "is a file"
-        raise ValueError(f"{folder} {what}: name a new folder, or an empty one")
+    return hosts
+
+
+def _write_project(folder: Path, hosts: Sequence[dict[str, Any]]) -> set[Path]:
+    """Write the files of a project. Return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in OWN:
         asset = find_asset(name)
         if asset.is_dir():
-            # Not the modes: files of an installed package may be read-only.
-            (folder / name).mkdir()
-            for file in asset.iterdir():
-                shutil.copyfile(file, folder / name / file.name)
+            _copy_profile(asset, folder / name)
         else:
             shutil.copyfile(asset, folder / name)
     if hosts:
         # The settings of Snakemake are those of one machine.
-        shutil.copytree(folder / "local_profile", folder / SSH_PROFILE)
+        _copy_profile(folder / "local_profile", folder / SSH_PROFILE)
         listed = [f"  - {{name: {h['name']}, devices: {h['devices']}}}" for h in hosts]
         text = find_asset("new_project/ssh_site.yaml").read_text()
         text = text.replace("{hosts}", "\n".join(listed))
         (folder / SSH_PROFILE / "site.yaml").write_text(text)
     shutil.copyfile(find_asset("new_project/Snakefile"), folder / "Snakefile")
     shutil.copyfile(find_asset("new_project/gitignore"), folder / ".gitignore")
-    files = sorted(
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
-    )
-    if arguments.json:
-        print_json({"folder": str(folder), "files": files})
-        return OK
-    print(*(f"wrote {folder / name}" for name in files), sep="\n", file=sys.stderr)
-    profile = SSH_PROFILE if hosts else "local_profile"
-    option = f" --site {SSH_PROFILE}" if hosts else ""
-    print(
-        f"next: cd {shlex.quote(str(folder))}, then edit config.yaml (the experiment) "
-        f"and {profile}/site.yaml ({'the hosts' if hosts else 'this machine'});\n"
-        + (f"`rankbench site-check{option}` checks the hosts,\n" if hosts else "")
-        + f"`rankbench run -n{option}` shows what would run, `rankbench run{option}` "
-        "measures it\n"
-        f"schemas with all keys of both files: {find_asset('workflow/schemas')}"
-    )
-    return OK
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def _copy_profile(source: Path, folder: Path) -> None:
+    """Copy the files of a profile; not their modes: a package may be read-only."""
+    folder.mkdir(parents=True)
+    for name in ("config.yaml", "site.yaml"):
+        shutil.copyfile(source / name, folder / name)
+
+
+def _write_site(profile: Path, partition: Partition, *, keep: bool) -> set[Path]:
+    """Write what Slurm says about a partition into the site file of a profile.
+
+    Other keys stay as they are.
+
+    Args:
+        profile: its folder; a copy of `slurm_profile` if it is missing.
+        keep: whether to keep a site file that is there as ``site.yaml.old``.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: there is a ``site.yaml.old`` already.
+    """
+    file, old = profile / "site.yaml", profile / "site.yaml.old"
+    written = {file}
+    if not file.exists():
+        _copy_profile(find_asset(SLURM_PROFILE), profile)
+        written.add(profile / "config.yaml")
+    elif keep:
+        if old.exists():
+            raise ValueError(
+                f"{file} exists, and {old} from before: remove one of them, or name "
+                "another profile by --site"
+            )
+        shutil.copyfile(file, old)
+        written.add(old)
+    lines = file.read_text().splitlines()
+    for key in {**partition.facts, **partition.notes}:
+        note = f"  # {partition.notes[key]}" if key in partition.notes else ""
+        known = key in partition.facts
+        line = yaml.safe_dump({key: partition.facts.get(key)}).strip()
+        # A value that somebody has given stays, unless Slurm knows better.
+        given = f"{key}:" if known else line
+        places = [i for i, each in enumerate(lines) if each.startswith(given)]
+        if places:
+            lines[places[0]] = line + note
+        elif known:
+            lines.append(line + note)
+    file.write_text("\n".join(lines) + "\n")
+    return written

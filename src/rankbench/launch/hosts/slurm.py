@@ -173,6 +173,32 @@ def run_program(
         return None
 
 
+def ask_slurm(*command: str) -> str:
+    """The output of a Slurm program.
+
+    Raises:
+        ValueError: it is missing, fails or does not answer.
+    """
+    name = command[0]
+    try:
+        done = run_to_end(command, timeout=ASK_SECONDS, env=for_slurm())
+    except FileNotFoundError:
+        raise ValueError(
+            f"{name} is not here: run this where Slurm's commands are (a login node); "
+            "a machine without Slurm has scheduler: none in the site file"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"{name} has not answered for {ASK_SECONDS:g} s: Slurm's controller is "
+            "not reached; try `scontrol ping`, and again later"
+        ) from None
+    if done.returncode:
+        # The lines before the last one are consequences or details.
+        said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise ValueError(f"{name} fails: {said[-1]}")
+    return done.stdout
+
+
 def read_partitions() -> dict[str | None, float]:
     """Return the longest time limit of each partition's jobs, in minutes.
 
@@ -182,19 +208,38 @@ def read_partitions() -> dict[str | None, float]:
     """
     done = run_program("scontrol", "--oneliner", "show", "partition", timeout=10.0)
     limits: dict[str | None, float] = {}
-    for line in (done.stdout if done else "").splitlines():
-        words = dict(word.partition("=")[::2] for word in line.split())
-        # [DAYS-]HOURS:MINUTES:SECONDS; another word is no limit.
-        limit = words.get("MaxTime", "")
-        found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
-        name = words.get("PartitionName")
-        limits[name] = math.inf
-        if found is not None:
-            days, hours, minutes, _ = (int(number or 0) for number in found.groups())
-            limits[name] = 60 * (24 * days + hours) + minutes
-        if words.get("Default") == "YES":
-            limits[None] = limits[name]
+    for partition in parse_lines(done.stdout if done else "", "PartitionName"):
+        limit = minutes_of(partition.get("MaxTime", ""))
+        limits[partition["PartitionName"]] = limit
+        if partition.get("Default") == "YES":
+            limits[None] = limit
     return limits
+
+
+def parse_lines(said: str, first: str) -> list[dict[str, str]]:
+    """The fields of each line of ``scontrol --oneliner show``.
+
+    Args:
+        said: the output.
+        first: the first field, such as ``NodeName``; other lines are left out.
+    """
+    # Texts of administrators, which may contain anything, come last: the first field of
+    # a name counts.
+    return [
+        dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", line)))
+        for line in said.splitlines()
+        if line.startswith(f"{first}=")
+    ]
+
+
+def minutes_of(limit: str) -> float:
+    """A time limit as Slurm writes it, in minutes; infinite if there is none."""
+    # [DAYS-]HOURS:MINUTES:SECONDS; another word is no limit.
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+    if found is None:
+        return math.inf
+    days, hours, minutes, _ = (int(number or 0) for number in found.groups())
+    return 60 * (24 * days + hours) + minutes
 
 
 def comment_of(experiment: str, job: str) -> str:
@@ -249,23 +294,9 @@ def read_queue(
     Raises:
         ValueError: Slurm does not answer.
     """
-    command = ["squeue", "--me", "--noheader", f"--format={_FORMAT}"]
-    try:
-        done = run_to_end(command, timeout=ASK_SECONDS, env=for_slurm())
-    except FileNotFoundError:
-        raise ValueError(
-            "squeue is not here: run this where Slurm's commands are (a login node), "
-            "or say scheduler: none in the site file"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise ValueError(
-            f"squeue has not answered for {ASK_SECONDS:g} s: Slurm's controller is "
-            "not reached; try `scontrol ping`, and again later"
-        ) from None
-    if done.returncode:
-        raise ValueError(f"squeue fails: {done.stderr.strip()}")
+    said = ask_slurm("squeue", "--me", "--noheader", f"--format={_FORMAT}")
     place = os.path.realpath(folder)
-    return parse_queue(done.stdout, experiment, place, jobs)
+    return parse_queue(said, experiment, place, jobs)
 
 
 def parse_queue(
