@@ -100,7 +100,7 @@ def _be_rank(
         trained.model.register_comm_hook(delay, hook)
     measured = train(
         trained,
-        iter(_batches(rank // replica_ranks, ranks // replica_ranks, dtype)),
+        iter(batches(rank // replica_ranks, ranks // replica_ranks, dtype)),
         devices=(cpu,),
         phases=phases,
         warmup=2,
@@ -177,7 +177,7 @@ class _Sleep(torch.autograd.Function):
         return grad, None
 
 
-def _batches(rank: int, ranks: int, dtype: torch.dtype):
+def batches(rank: int, ranks: int, dtype: torch.dtype):
     """Every rank's share of the same global batches."""
     generator = torch.Generator().manual_seed(1)
     while True:

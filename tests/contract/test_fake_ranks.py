@@ -107,6 +107,8 @@ CASES = [
     Case("ddp_dp", cell={"topology": "8x2"}),
     Case("zero1"),
     Case("zero1", {"parameters_as_bucket_view": True}),
+    Case("local_sgd"),
+    Case("local_sgd", {"period": 16, "outer_momentum": 0.9}),
     Case("fsdp"),
     Case("fsdp", {"reshard_after_forward": False}, BF16),
     Case("fsdp", {"shard_ranks": 4}, BF16),

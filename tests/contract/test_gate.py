@@ -112,33 +112,12 @@ def test_an_error_is_found(error, tmp_path):
     assert numbers["weights_error"] > 1000 * TOLERANCE["float64"]
 
 
-# Weights are averaged every `period` steps; gradients are never averaged.
-LOCAL_SGD = (
-    RIGHT.replace(ALL_REDUCE + DIVIDE, "            pass\n        self.count += 1\n")
-    .replace(
-        "        self.model = model\n", "        self.model, self.count = model, 0\n"
-    )
-    .replace(
-        "        return loss.detach()\n",
-        """\
-        if self.count % self.chosen["period"] == 0:
-            for parameter in self.model.parameters():
-                distributed.all_reduce(parameter.data)
-                parameter.data /= self.world.size
-        return loss.detach()
-""",
-    )
-)
-PERIOD = """    options = {"period": {"type": "integer", "minimum": 1, "default": 1}}
-    approximate = {"period": %s}
-    phases ="""
-
-
 @pytest.mark.parametrize(
     ("approximate", "period", "judged"),
     [
         ("[2, 4]", 3, ("mismatch", False)),
         ('"not default"', 3, ("ok", True)),
+        # The outer step is exact, so an error in it would be found.
         ('"not default"', 1, ("ok", False)),
     ],
 )
@@ -146,12 +125,14 @@ def test_every_value_but_the_default_may_be_lossy(
     approximate, period, judged, tmp_path
 ):
     code = copy_code(tmp_path)
-    path = code / "rankbench/rank/strategies/planted.py"
-    path.write_text(LOCAL_SGD.replace("    phases =", PERIOD % approximate))
+    path = code / "rankbench/rank/strategies/local_sgd.py"
+    text = path.read_text()
+    assert text.count('"period": "not default"') == 1
+    path.write_text(text.replace('"period": "not default"', f'"period": {approximate}'))
     status, _, numbers = run_gate(
         tmp_path / "gate",
         code=code,
-        strategy="planted",
+        strategy="local_sgd",
         topology="1x2",
         optimizer="sgd",
         options={"period": period},

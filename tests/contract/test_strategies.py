@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -9,7 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from equipment import ON_CPU, STRATEGIES, backend_of, case, require_packages
-from strategy_ranks import SAMPLES, run_on_ranks
+from strategy_ranks import (
+    LOUD,
+    SAMPLES,
+    batches,
+    make_optimizer,
+    run_on_ranks,
+    small_model,
+)
+from torch import nn
 
 from rankbench.cell import Cell, is_lossy
 from rankbench.matrix.catalog import load_catalog
@@ -188,6 +197,36 @@ def test_its_lossy_options_change_a_little(name, options, reference, tmp_path):
     torch.testing.assert_close(loss, reference["loss"], rtol=0.02, atol=0)
     weights = reports[0]["weights"]
     assert any(not value.equal(weights[k]) for k, value in reference["weights"].items())
+
+
+def test_outer_steps_are_nesterovs(tmp_path):
+    """Of DiLoCo, beside two models in one process that are averaged by hand."""
+    lr, momentum = 0.7, 0.9
+    options = {"period": 2, "outer_lr": lr, "outer_momentum": momentum}
+    found = run(tmp_path, "local_sgd", 2, options=options)[0]["weights"]
+    torch.manual_seed(0)
+    models = [small_model().double()]
+    models.append(copy.deepcopy(models[0]))
+    optimizers = [make_optimizer(model.parameters()) for model in models]
+    shares = [batches(rank, 2, torch.float64) for rank in range(2)]
+    shared = [weight.detach().clone() for weight in models[0].parameters()]
+    velocities = [torch.zeros_like(weight) for weight in shared]
+    for step in range(1, 2 + 6 + 1):
+        for model, optimizer, share in zip(models, optimizers, shares, strict=True):
+            images, labels = next(share)
+            optimizer.zero_grad()
+            (LOUD * nn.functional.cross_entropy(model(images), labels)).backward()
+            optimizer.step()
+        if step % 2 == 0:
+            pairs = zip(*(model.parameters() for model in models), strict=True)
+            for whole, velocity, pair in zip(shared, velocities, pairs, strict=True):
+                moved = whole - (pair[0].detach() + pair[1].detach()) / 2
+                velocity.mul_(momentum).add_(moved)
+                whole.sub_(lr * (moved + momentum * velocity))
+                for weight in pair:
+                    weight.data.copy_(whole)
+    for key, value in models[0].state_dict().items():
+        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.alone

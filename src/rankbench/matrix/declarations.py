@@ -63,6 +63,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "shared_weights": True,
     # Name of an option whose value must divide the number of samples of a rank.
     "multiple_of": None,
+    # Name of an option whose value must divide the number of timed steps.
+    "periodic": None,
     # Value of the option `schedule` -> its needs. "microbatches": one_per_rank (at
     # least one for each rank) or equal_rounds (the same number in each round);
     # "torch": backend -> first version of torch in which the schedule works.

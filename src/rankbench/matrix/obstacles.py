@@ -197,6 +197,16 @@ def _batch(c: Candidate) -> str | None:
     return None
 
 
+def _whole_periods(c: Candidate) -> str | None:
+    option, steps = c.facts.needs["periodic"], c.cell.steps
+    if option and steps and steps % (value := c.cell.options[option]):
+        return (
+            f"{steps} steps are no multiple of {option} {value}, so that their mean "
+            f"would not be that of {c.cell.strategy}"
+        )
+    return None
+
+
 def _schedule(c: Candidate) -> str | None:
     name = c.cell.options.get("schedule")
     needs = c.facts.needs["schedules"].get(name)
@@ -268,6 +278,7 @@ RULES = (
     _conditions,
     _model_and_data,
     _batch,
+    _whole_periods,
     _schedule,
     _torch,
     _precision,

@@ -67,9 +67,9 @@ def estimate(
         rank; setup and step: bytes of all tensors at the peak of set-up with the first
         step, and of a later step; parts: what the latter consists of, kind -> bytes;
         sent: for each operation of a step operation, group (ranks), dtype, calls and
-        bytes (of the whole tensors); waits: how often the host waits for the device in
-        a step; declared, may_wait: these two as the strategy declares them; strays:
-        operations on tensors of other devices.
+        bytes (of the whole tensors; the mean over a strategy's period); waits: how
+        often the host waits for the device in a step; declared, may_wait: these two as
+        the strategy declares them; strays: operations on tensors of other devices.
 
     Raises:
         CannotBeEstimated: it cannot be known without running.
@@ -132,6 +132,7 @@ def _run(
         replica_ranks=shape.replica_ranks,
         load=blueprint.allocate,
     )
+    period, strategy.period = strategy.period, 1
     with world.device:
         inputs = models.example_inputs(sizes, shape.rank_batch)
         labels = torch.zeros(shape.rank_batch, dtype=torch.int64)
@@ -155,6 +156,7 @@ def _run(
     ledger.label(_parameters(strategy), WEIGHTS)
     ledger.turn_page()
     strategy.step(batch, mark)
+    strategy.period = period
     return {
         "rank": world.rank,
         "setup": setup,
@@ -165,7 +167,7 @@ def _run(
                 traffic.operation,
                 traffic.group,
                 traffic.dtype,
-                size,
+                size / period,
                 ledger.calls[traffic],
             )
             for traffic, size in ledger.sent.items()

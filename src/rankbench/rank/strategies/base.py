@@ -127,6 +127,9 @@ class Strategy(ABC):
     waits: int = 0
     # A step is like all later ones after so many.
     settled_after: int = 1
+    # One step in so many sends the operations, whose bytes are the mean over all steps.
+    # The estimator sets it to 1 after `setup`, to see that step.
+    period: int = 1
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
