@@ -1,3 +1,3 @@
 """rankbench: how should I train on this machine, and can I trust the number?"""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

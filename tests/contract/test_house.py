@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from make_example import fill, make_blocks
+from rankbench import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -186,6 +189,19 @@ def test_torch_is_pinned_apart():
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert {pin.name for pin in pins} == {"torch", "torchvision"}
     assert all(re.fullmatch(r"==[\d.]+", str(pin.specifier)) for pin in pins)
+
+
+def test_a_release_is_described_alike_everywhere():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    deposited = json.loads((ROOT / ".zenodo.json").read_text())
+    (version, day) = re.findall(
+        r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )[0]
+    assert (cited["version"], str(cited["date-released"])) == (version, day)
+    assert version == __version__
+    for key in ("title", "license", "keywords"):
+        assert deposited[key] == cited[key]
+    assert deposited["creators"] == cited["authors"]
 
 
 def test_the_readme_shows_the_published_example():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from rankbench import __version__
 
 pytestmark = pytest.mark.integration
 
@@ -51,8 +52,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiled = project / "containers/__pycache__/check_image.pyc"
     compiled.parent.mkdir()
     compiled.touch()
+    # First the sdist; the wheel is built from that alone.
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place)]
     run(*build, str(project))
+    assert [path.name for path in place.glob("*.tar.gz")] == [
+        f"rankbench-{__version__}.tar.gz"
+    ]
     (wheel,) = place.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith(".pyc")]
@@ -110,7 +115,7 @@ def test_a_project_of_ones_own(installed, tmp_path, digits_file):
     code = json.loads(described.read_text())
     # The project is not a checkout of rankbench, even if its folder is one of another
     # project.
-    assert (code["version"], code["commit"]) == ("0.1.0", None)
+    assert (code["version"], code["commit"]) == (__version__, None)
     assert "Nothing to be done" in run(*snakemake, "--config", "plots=false", cwd=own)
     on_a_cluster = [python, "-m", "snakemake", "--profile", "slurm_profile", "-n"]
     assert "images to make" in run(*on_a_cluster, cwd=own)
