@@ -1,4 +1,4 @@
-"""Makes docs/example, the blocks of README and the screenshot anew, from one run.
+"""Makes docs/example, the answer in README and the screenshot anew, from one run.
 
     python tests/make_example.py                     run config.yaml first
     python tests/make_example.py results/quickstart  of a run that is there
@@ -14,7 +14,6 @@ import argparse
 import base64
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -32,30 +31,22 @@ RESULTS = ROOT / "results/quickstart"
 EXAMPLE, README = ROOT / "docs/example", ROOT / "README.md"
 SCREENSHOT = ROOT / "docs/screenshot.png"
 WIDTH, HEIGHT = 1280, 1500
-LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
-def make_blocks(example: Path = EXAMPLE) -> dict[str, list[str]]:
-    """What README shows of a bundle: name of a block -> its lines."""
+def make_answer(example: Path = EXAMPLE) -> list[str]:
+    """Lines of the block of README that shows the answer of a bundle."""
     answer = json.loads((example / "answer.json").read_text())
-    text = (example / "table.md").read_text()
-    cells = text.partition("\n## Cells\n")[2].partition("\n### ")[0]
-    rows = [line for line in cells.splitlines() if line.startswith("|")]
-    return {
-        "answer": ["```text", *to_lines(in_brief(answer)), "```"],
-        "table": [LINK.sub(r"\1", row) for row in rows],
-    }
+    return ["```text", *to_lines(in_brief(answer)), "```"]
 
 
-def fill(text: str, blocks: dict[str, list[str]]) -> str:
-    """README with these blocks between their comments."""
-    for name, lines in blocks.items():
-        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        before, found, rest = text.partition(start)
-        assert found, f"README has no {start}"
-        after = rest.partition(end)[2]
-        text = "".join([before, start, *(f"{line}\n" for line in lines), end, after])
-    return text
+def fill(text: str, lines: list[str]) -> str:
+    """README with this answer between its comments."""
+    start, end = "<!-- answer -->\n", "<!-- /answer -->"
+    before, found, rest = text.partition(start)
+    assert found, f"README has no {start}"
+    return "".join(
+        [before, start, *(f"{line}\n" for line in lines), end, rest.partition(end)[2]]
+    )
 
 
 def run_quickstart() -> None:
@@ -113,7 +104,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="rankbench-example-") as name:
             Path(name).chmod(0o1777)
             take_screenshot(programs, Path(name))
-    README.write_text(fill(README.read_text(), make_blocks()))
+    README.write_text(fill(README.read_text(), make_answer()))
 
 
 if __name__ == "__main__":
