@@ -86,11 +86,9 @@ example: $(INSTALLED) ## make docs/example, README's answer and the screenshot o
 
 # Apart from .venv: nothing else needs what it installs. With --quiet, warnings would not
 # count, and --strict would find nothing.
-docs_extra = import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-    print(*project["optional-dependencies"]["docs"])
 site-docs: ## make the documentation a site, build/site-docs; a dead link is an error
 	@$(PYTHON) -m venv build/docs
-	@build/docs/bin/pip install -q "$$($(PYTHON) -c '$(docs_extra)')"
+	@build/docs/bin/pip install -q -e '.[docs,results]'
 	@build/docs/bin/mkdocs build --strict
 
 venv: $(INSTALLED) ## only install the environment into .venv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -88,6 +89,16 @@ def test_keys_of_an_experiment_are_all_documented():
         if f"`{key}`" not in table
     ]
     assert not undocumented
+
+
+def test_the_reference_of_the_site_has_every_command_and_key():
+    page = runpy.run_path(str(ROOT / "docs/reference.py"))["make_page"]()
+    for command in build_parser().commands:
+        assert f"### rankbench {command}\n" in page
+    for name in ("experiment", "site"):
+        for key in load_schema(name)["properties"]:
+            assert f"\n| `{key}` | " in page
+    assert "| `heartbeat_grace` | `15` | seconds without" in page
 
 
 def test_the_list_of_commands_is_that_of_the_help():
