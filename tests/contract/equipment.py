@@ -18,6 +18,14 @@ def backend_of(strategy: str) -> str:
     return str(needs["backends"][0] if needs["backends"] else needs["own_backend"])
 
 
+def fitting_model(strategy: str) -> dict[str, object]:
+    """Fields of a small cell whose model a strategy can share out to ranks."""
+    needs = STRATEGIES[strategy].needs
+    if needs["context"]:
+        return {"model": "gpt", "data": "tokens", "context": 16, "batch_size": 8}
+    return {"model": "transformer" if needs["divides"] else "lenet"}
+
+
 def case(strategy: str, *more: object):
     """Return the parameters of one test case, marked by what the strategy needs."""
     needs = STRATEGIES[strategy].needs["packages"]

@@ -119,6 +119,8 @@ CASES = [
     Case("tp", {"degree": 4}, {**MESH, **BF16}),
     Case("tp", cell={"checkpointing": True}),
     Case("tp", cell={"model_options": {**MODEL, **GATED}, **BF16}),
+    Case("cp", {}, BF16),
+    Case("cp", {"degree": 4, "accumulation": 2}, {**MESH, "checkpointing": True}),
     Case("tp_fsdp", {}, MESH),
     Case("tp_fsdp", {"degree": 8, "reshard_after_forward": False}, {**MESH, **BF16}),
     Case("tp_fsdp", {}, {**MESH, "checkpointing": True}),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from equipment import ON_CPU, STRATEGIES, backend_of, case, require_packages
+from equipment import (
+    ON_CPU,
+    STRATEGIES,
+    backend_of,
+    case,
+    fitting_model,
+    require_packages,
+)
 from gate_ranks import copy_code, run_gate
 
 from rankbench.launch.process.classify import TOLERANCE
@@ -162,10 +169,9 @@ def test_no_correct_strategy_is_refused_over_20_seeds(name, tmp_path):
         tmp_path / "gate",
         seeds=range(20),
         strategy=name,
-        # Some strategies need a model with parts that can be divided.
-        model="transformer" if STRATEGIES[name].needs["divides"] else "lenet",
         topology="1x2",
         backend=backend_of(name),
+        **fitting_model(name),
     )
     assert (status, reason, numbers["seeds"]) == ("ok", None, 20)
     assert numbers["weights_error"] < TOLERANCE[numbers["dtype"]] / 10
@@ -202,6 +208,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(name, tmp_path):
         optimizer="adam",
         learning_rate=0.01,
         backend=backend_of(name),
+        **fitting_model(name),
     )
     assert (status, reason) == ("ok", None)
 

@@ -62,10 +62,14 @@ def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
 
 
 def is_whole(name: str, ranks: int) -> bool:
-    """Whether a strategy with its defaults can be on so many ranks."""
-    if STRATEGIES[name].needs["ranks"] == "one":
+    """Whether a strategy with its defaults can train the model on so many ranks."""
+    needs = STRATEGIES[name].needs
+    if needs["ranks"] == "one":
         return ranks == 1
-    return ranks % replica_ranks(name, ranks, defaults_of(name)) == 0
+    return (
+        not needs["context"]
+        and ranks % replica_ranks(name, ranks, defaults_of(name)) == 0
+    )
 
 
 WORLDS = [
@@ -168,6 +172,8 @@ def variants(*, lossy: bool) -> list:
 
 def runs_on_cpu(name: str, options: dict[str, object]) -> bool:
     facts = STRATEGIES[name]
+    if facts.needs["context"]:
+        return False  # The model here is no decoder.
     said = {"device": "cpu", "backend": "gloo", "warmup": 2}
     said |= defaults_of(name) | options
     return all(

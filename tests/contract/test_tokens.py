@@ -48,7 +48,7 @@ def test_gpt_is_trained_as_by_a_single_process(name, tmp_path):
     assert judge(tmp_path, name) == "ok"
 
 
-@pytest.mark.parametrize("name", [case(name) for name in ("fsdp", "gpipe", "tp")])
+@pytest.mark.parametrize("name", [case(name) for name in ("cp", "fsdp", "gpipe", "tp")])
 def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
     require_packages(name)
     options = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2}
@@ -75,6 +75,12 @@ def test_tp_with_fsdp_on_a_mesh_of_two_dimensions(more, tmp_path):
     assert judge(tmp_path, "tp_fsdp", topology="1x4", **more) == "ok"
 
 
+def test_context_parallel_groups_beside_each_other(tmp_path):
+    """Two by two ranks."""
+    more = {"topology": "1x4", "options": {"degree": 2, "accumulation": 2}}
+    assert judge(tmp_path, "cp", **more) == "ok"
+
+
 # File -> the right line, and a wrong one.
 ERRORS = {
     "the loss is scaled by the number of ranks": (
@@ -87,6 +93,11 @@ ERRORS = {
         "        loss = self.compute_loss(self.model, part)\n",
         "        loss = self.compute_loss(self.model, (part[0], part[1].roll(1, 1)))\n",
     ),
+    "positions begin anew on each rank": (
+        "rank/strategies/cp.py",
+        " + self.world.rank % self.degree * len(places[0])",
+        "",
+    ),
 }
 
 
@@ -97,7 +108,7 @@ def test_an_error_is_found(error, tmp_path):
     path = code / "rankbench" / file
     assert path.read_text().count(right) == 1
     path.write_text(path.read_text().replace(right, wrong))
-    assert judge(tmp_path, "ddp", code=code) == "mismatch"
+    assert judge(tmp_path, path.stem, code=code) == "mismatch"
 
 
 def test_embeddings_that_a_strategy_unties_are_found(tmp_path):

@@ -32,6 +32,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "group_ranks": None,
     # Key in a model's NEEDS (heads); the ranks of a replica must divide its number.
     "divides": None,
+    # Whether the ranks of a replica share the context of a decoder.
+    "context": False,
     # File in rank/world that joins the processes.
     "runtime": "process_group",
     # Backends that work; empty if the processes do not communicate.

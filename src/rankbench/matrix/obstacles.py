@@ -132,6 +132,8 @@ def _model_and_data(c: Candidate) -> str | None:
     holds = "tokens" if "vocabulary" in data else "images"
     if needs["inputs"] != holds:
         return f"{c.cell.model} takes {needs['inputs']}; {c.cell.data} holds {holds}"
+    if c.facts.needs["context"] and not needs["decoder"]:
+        return f"{c.cell.strategy} splits the tokens of decoders, not {c.cell.model}"
     if holds == "tokens":
         return _tokens(c, data)
     if c.cell.context is not None:
@@ -158,6 +160,14 @@ def _tokens(c: Candidate, data: Mapping[str, Any]) -> str | None:
     for key, value in chosen.items():
         if value:
             return f"{key} is of images; {c.cell.data} holds tokens"
+    ranks, context = c.shape.replica_ranks, c.cell.context or data["context"]
+    if c.facts.needs["context"]:
+        if not c.catalog.models[c.cell.model]["decoder"]:
+            return (
+                f"{c.cell.strategy} splits the tokens of decoders, not {c.cell.model}"
+            )
+        if context % ranks:
+            return f"{ranks} ranks cannot share a context of {context} tokens"
     longest = data.get("longest_context", data["context"])
     if c.cell.context is not None and c.cell.context > longest:
         return (

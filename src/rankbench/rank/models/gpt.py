@@ -178,25 +178,22 @@ class DecoderBlock(nn.Module):
         """
         super().__init__()
         self.head_width = width // heads
-        self.shares_heads = kv_heads < heads
-        self.turn = turn or nn.Identity()
         few = self.head_width * kv_heads
         self.norm1 = norm()
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, few, bias=False)
         self.value = nn.Linear(width, few, bias=False)
+        self.attention = Attention(turn or nn.Identity(), kv_heads < heads)
         self.out = nn.Linear(width, width, bias=False)
         self.norm2 = norm()
         self.mlp = mlp()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         normed = self.norm1(tokens)
-        attended = functional.scaled_dot_product_attention(
-            self.turn(self._split(self.query(normed))),
-            self.turn(self._split(self.key(normed))),
+        attended = self.attention(
+            self._split(self.query(normed)),
+            self._split(self.key(normed)),
             self._split(self.value(normed)),
-            is_causal=True,
-            enable_gqa=self.shares_heads,
         )
         tokens = tokens + self.out(attended.transpose(1, 2).flatten(2))
         result: torch.Tensor = tokens + self.mlp(self.norm2(tokens))
@@ -207,6 +204,30 @@ class DecoderBlock(nn.Module):
         # -1, because under tensor parallelism a rank holds only some of the heads.
         heads: torch.Tensor = tokens.unflatten(-1, (-1, self.head_width))
         return heads.transpose(1, 2)
+
+
+class Attention(nn.Module):
+    """Causal attention to whole sequences [N, heads, T, width of a head].
+
+    It is a module of its own so that ranks can exchange what it reads and returns.
+    """
+
+    def __init__(
+        self, turn: Callable[[torch.Tensor], torch.Tensor], shares_heads: bool
+    ) -> None:
+        super().__init__()
+        self.turn, self.shares_heads = turn, shares_heads
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(
+            self.turn(query),
+            self.turn(key),
+            value,
+            is_causal=True,
+            enable_gqa=self.shares_heads,
+        )
 
 
 class Gelu(nn.Module):

@@ -50,6 +50,7 @@ def operation(
     whole = torch.zeros(elements * ranks, device=device)
     in_parts = name in ("reduce_scatter", "all_gather")
     part = torch.zeros(elements if in_parts else 0, device=device)
+    received = torch.zeros_like(whole) if name == "all_to_all" else part
 
     def pass_on() -> None:
         """Send to the next rank and receive from the previous one, like a pipeline."""
@@ -70,6 +71,9 @@ def operation(
             whole, part, group=group
         ),
         "broadcast": lambda: distributed.broadcast(whole, members[0], group=group),
+        "all_to_all": lambda: distributed.all_to_all_single(
+            received, whole, group=group
+        ),
         "send_recv": pass_on,
     }
     return calls[name]
