@@ -110,6 +110,7 @@ def make_site(**changes: Any) -> Site:
         "cores": 2,
         "scheduler": scheduler,
         "native": make_software(),
+        "cuda_flavour": "cuda",
     }
     del values["devices_per_node"]
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}

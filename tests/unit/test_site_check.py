@@ -10,12 +10,9 @@ import yaml
 
 from factories import make_gpu_site, read_pairs
 from rankbench.assets import find_asset
-from rankbench.launch.site.check import (
-    CUDA_OF_IMAGES,
-    describe,
-    find_faults,
-    main,
-)
+from rankbench.launch.images.store import load_images
+from rankbench.launch.site.check import describe, find_faults, main
+from rankbench.launch.site.cuda import FLAVOURS, IMAGES
 from rankbench.launch.site.inventory import inspect
 from rankbench.record import read_json, write_json
 
@@ -189,9 +186,11 @@ def test_gpus_that_an_image_has_no_kernels_for():
     )
     assert len(new) == 1
     assert re.search(
-        r"^b: .*7\.0.*nccl-cuda .*from 7.5 on.*images in site.yaml", new[0]
+        r"^b: .*7\.0.*nccl-cuda .*from 7.5 on: set cuda_flavour: cuda12", new[0]
     )
     assert old == []
+    own = find_faults(with_torch("own", "2.13.0+cu130"), facts, cells=[cell("own")])
+    assert own[0].endswith("name an image with another CUDA (images in site.yaml)")
     native = {**with_torch("x", "2.13.0+cu130"), "software": "native"}
     (said,) = find_faults(native, facts, cells=[cell(None)])
     assert "install a torch" in said
@@ -199,9 +198,19 @@ def test_gpus_that_an_image_has_no_kernels_for():
     assert find_faults(on_cores, facts, cells=[cell(None)]) == []
 
 
-def test_the_cuda_of_images_that_are_not_built_is_that_of_their_requirements():
-    text = (find_asset("containers") / "requirements/cuda.txt").read_text()
-    assert f"\nnvidia-cuda-runtime=={CUDA_OF_IMAGES}." in text
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_cuda_of_an_image_is_that_of_its_requirements(image):
+    containers = find_asset("containers")
+    promise = load_images(containers, containers)[image].promise
+    (file, *_) = promise["requirements"]["cuda"]
+    text = (containers / "requirements" / file).read_text()
+    major, minor = FLAVOURS[IMAGES[image]]
+    found = re.search(
+        r"^nvidia-cuda-runtime(?:-cu12)?==(\d+)\.(\d+)", text, re.MULTILINE
+    )
+    assert found is not None
+    assert (int(found[1]), int(found[2])) == (major, minor)
+    assert f"\ntorch==={promise['torch']} " in text
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
                 {name: planned.cell for name, planned in plan.cells.items()},
                 arguments.topology,
                 Site.from_dict(plan.site),
-                load_catalog().with_own(plan.own),
+                load_catalog().with_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
             )
     if not targets:
         raise ValueError(

@@ -64,6 +64,21 @@ class Catalog:
         }
         return dataclasses.replace(self, images={**self.images, **more})
 
+    def with_cuda(self, flavour: str) -> Catalog:
+        """The catalog in which cells on GPUs use images of one flavour.
+
+        Args:
+            flavour: ``cuda`` or ``cuda12``: key of `serves` in `images.yaml`.
+        """
+        chosen = {}
+        for name, promise in self.images.items():
+            serves = promise["serves"]
+            chosen[name] = {
+                **promise,
+                "serves": {**serves, "cuda": serves.get(flavour, ())},
+            }
+        return dataclasses.replace(self, images=chosen)
+
     def with_own(self, own: Mapping[str, Mapping[str, dict[str, Any]]]) -> Catalog:
         """The catalog together with variants of the user's own."""
         strategies = own.get("strategy", {}).items()

@@ -27,6 +27,12 @@ from rankbench.launch.images.store import (
     reason_to_make,
 )
 from rankbench.launch.job.provenance import rank_code_hash
+from rankbench.launch.site.cuda import (
+    choose_flavour,
+    find_misfits,
+    list_gpus,
+    read_driver,
+)
 from rankbench.launch.site.machine import count_gpus, probe_machine
 from rankbench.matrix.catalog import CONTAINERS, Catalog, find_image, load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
@@ -216,7 +222,7 @@ def open_run(
         raise ValueError(f"--config plots: expected true or false, not {plots!r}")
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
     site, images, named = survey_site(profile / "site.yaml", write=write)
-    catalog = load_catalog().with_images(named)
+    catalog = load_catalog().with_cuda(site.others["cuda_flavour"]).with_images(named)
     override = config.get("override")
     experiment = load_experiment(
         source,
@@ -370,7 +376,11 @@ def survey_site(
         ValueError: the file does not match its schema, or contradicts the machine.
     """
     facts = read_site(path)
-    if facts["software"] == NATIVE:
+    native = facts["software"] == NATIVE
+    driver, capabilities = (None, []) if native else _gpus_of_ranks(facts)
+    asked = facts["cuda_flavour"]
+    facts["cuda_flavour"] = choose_flavour(asked, driver, capabilities)
+    if native:
         found = probe_machine(PROGRAMS, write=write)
         return native_site(facts, found, source=path), {}, facts["images"]
     gpus = cuda_devices_of(facts, found=count_gpus())
@@ -381,15 +391,32 @@ def survey_site(
         cores=len(physical_cores()),
         cuda_devices=gpus,
         no_cuda="this machine shows no NVIDIA GPU",
-        images=_software_in(images, gpus),
+        images=_software_in(images, gpus, facts),
     )
     return site, images, facts["images"]
 
 
-def _software_in(images: Mapping[str, Image], gpus: int) -> dict[str, Software]:
-    """Return what is known to be in each image."""
-    known = {name: image.facts() for name, image in images.items()}
-    return {n: describe_software(f, gpus, n) for n, f in known.items() if f}
+def _gpus_of_ranks(site: Mapping[str, Any]) -> tuple[str | None, list[float]]:
+    """Driver and compute capabilities if cells run on this machine, else nothing."""
+    driver = read_driver()
+    if driver is None or scheduler_of(site).has_hosts:
+        return None, []
+    return driver, [float(one) for one in list_gpus("compute_cap")]
+
+
+def _software_in(
+    images: Mapping[str, Image], gpus: int, site: Mapping[str, Any]
+) -> dict[str, Software]:
+    """Return what is known to be in each image, and whether GPUs here can run it."""
+    found = {}
+    here = _gpus_of_ranks(site)
+    for name, image in images.items():
+        if facts := image.facts():
+            software = describe_software(facts, gpus, name)
+            if misfit := next(find_misfits(software.torch, name, *here), None):
+                software = replace(software, no_cuda=f"this machine {misfit}")
+            found[name] = software
+    return found
 
 
 def add_given(
@@ -429,7 +456,7 @@ def add_given(
                 log_path=image.sidecar.with_suffix(".log"),
                 tell=lambda line: print(line, file=sys.stderr, flush=True),
             )
-    software = {**site.images, **_software_in(found, site.cuda_devices)}
+    software = {**site.images, **_software_in(found, site.cuda_devices, site.to_dict())}
     return replace(site, images=software), {**images, **found}
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import resource
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.launch.launchers import find_launcher, is_by_ssh
+from rankbench.launch.site.cuda import find_misfits
 from rankbench.launch.site.inventory import PORTS
 from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of
@@ -31,13 +31,7 @@ MOST_CLOCK_SECONDS = 5.0
 MOST_NAME_SECONDS = 2.0
 MOST_LOAD = 0.5  # of a core
 LEAST_SLURM = (20, 11)  # for `srun --overlap`
-# CUDA's major version -> the least major version of the driver, and the least compute
-# capability that torch's builds have kernels for. Drivers: NVIDIA, CUDA Compatibility,
-# "Minor version compatibility"; kernels: the lists of torch's release notes.
-CUDA_NEEDS = {12: (525, 5.0), 13: (580, 7.5)}
 OVER_FABRIC = ("nccl", "mpi")  # backends that use InfiniBand by themselves
-# What images of rankbench have that are not built yet (containers/requirements).
-CUDA_OF_IMAGES = 13
 
 
 def find_faults(
@@ -210,28 +204,12 @@ def _faults_of_driver(
     """Images, or the torch of this environment, that the host's GPUs cannot run."""
     if host["driver"] is None:
         return
-    capability = min(map(float, host["capabilities"]), default=math.inf)
+    capabilities = [float(capability) for capability in host["capabilities"]]
     for name in sorted({cell["image"] or "" for cell in cells}):
-        where = f"the image {name}" if name else "torch here"
         software = site["images"][name] if name else site["native"]
-        built = re.search(r"\+cu(\d+)\d$", software["torch"])
-        if built is None and not name.endswith("-cuda"):
-            continue  # a build without CUDA
-        cuda = int(built[1]) if built else CUDA_OF_IMAGES
-        driver, least = CUDA_NEEDS.get(cuda, (0, 0.0))
-        remedy = "name an image with another CUDA (images in site.yaml)"
-        if name == "":
-            remedy = "install a torch with another CUDA"
-        if _numbers(host["driver"])[0] < driver:
-            yield (
-                f"has the NVIDIA driver {host['driver']}, and {where} has CUDA {cuda}, "
-                f"which needs {driver} or newer: have the driver updated, or {remedy}"
-            )
-        if capability < least:
-            yield (
-                f"has a GPU of compute capability {capability}, and {where} (CUDA "
-                f"{cuda}) has kernels from {least:g} on: {remedy}"
-            )
+        yield from find_misfits(
+            software["torch"], name or None, host["driver"], capabilities
+        )
 
 
 def _faults_of_fabric(host: Facts, cells: Sequence[Facts]) -> Iterator[str]:

@@ -15,7 +15,6 @@ import glob
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import socket
@@ -51,6 +50,7 @@ from rankbench.launch.hosts.base import (
 )
 from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
 from rankbench.launch.process.command import SOURCE, environment_for
+from rankbench.launch.site.cuda import list_gpus, read_driver
 from rankbench.record import read_json, write_json
 from rankbench.schedulers import scheduler_of
 
@@ -66,10 +66,8 @@ _CONNECT_SECONDS, _SSH_SECONDS = 1.0, 5
 _ASK_SECONDS = 30.0
 # Seconds that all hosts may take.
 _LOOK_SECONDS = 300.0
-_LIST_GPUS = ("nvidia-smi", "--format=csv,noheader")
 _ADAPTERS, _VERBS = "/sys/class/infiniband/*", "/dev/infiniband/uverbs*"
 _IPV6, _GLOBAL = Path("/proc/net/if_inet6"), "00"
-_DRIVER = Path("/proc/driver/nvidia/version")
 # Of netdevice(7).
 _GET_FLAGS, _GET_ADDRESS, _IS_UP = 0x8913, 0x8915, 0x1
 
@@ -195,10 +193,6 @@ def look(site: Facts, folder: Path) -> Facts:
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
-    driver = None
-    with contextlib.suppress(OSError):
-        # The version of the kernel's NVIDIA driver.
-        driver = re.search(r"Kernel Module\D* +(\d[\d.]+)", _DRIVER.read_text())
     if (lock := take_lock()) is not None:
         lock.close()
     scratch = Path(site["scratch"] or tempfile.gettempdir())
@@ -217,9 +211,9 @@ def look(site: Facts, folder: Path) -> Facts:
         "load": os.getloadavg()[0],
         # Whether another measurement of this user runs here.
         "measures": lock is None,
-        "gpus": (_output(*_LIST_GPUS, "--query-gpu=name") or "").splitlines(),
-        "capabilities": (_output(*_LIST_GPUS, "--query-gpu=compute_cap") or "").split(),
-        "driver": driver[1] if driver else None,
+        "gpus": list_gpus("name"),
+        "capabilities": list_gpus("compute_cap"),
+        "driver": read_driver(),
         "adapters": sorted(os.path.basename(p) for p in glob.glob(_ADAPTERS)),
         "verbs": any(os.access(p, os.R_OK | os.W_OK) for p in glob.glob(_VERBS)),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
