@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -251,14 +252,22 @@ TWO = World(
 
 
 class GpuOfConstantSpeed:
-    """A GPU whose collectives take 10 us and 1 s per 10 GB, on a clock of its own."""
+    """A GPU whose collectives take 10 us and 1 s per 10 GB, on a clock of its own.
+
+    At first, torch keeps all of its memory.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         self.seconds = 0.0
         self.calls: dict[int, int] = {}
+        self.free = 0
+        give_back = partial(setattr, self, "free", free)
+        monkeypatch.setattr(torch.cuda, "empty_cache", give_back)
         monkeypatch.setattr(torch.cuda, "Event", self.event)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+        monkeypatch.setattr(
+            torch.cuda, "mem_get_info", lambda device: (self.free, free)
+        )
 
     def event(self, *, enable_timing: bool) -> Any:
         assert enable_timing

@@ -59,6 +59,8 @@ def sweep(
     found: list[dict[str, Any]] = []
     device = world.device
     on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()  # else memory that training has left is not free
     for operation in _choose(operations, world):
         ranks = operation.ranks(world)
         times = operation.bytes and operation.bytes / weight_bytes

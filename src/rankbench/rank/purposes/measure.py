@@ -25,7 +25,7 @@ from rankbench.rank.purposes.setup import (
 from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
-from rankbench.rank.world.devices import gpus_among, leave_world, wait_for_all
+from rankbench.rank.world.devices import leave_world, wait_for_all
 from rankbench.record import write_json
 
 
@@ -87,8 +87,6 @@ def run(duty: Duty) -> None:
     )
     # What follows may need more memory than there is.
     write_json(spec.work / f"measured{world.rank}.json", report)
-    if gpus_among(world.devices):
-        torch.cuda.empty_cache()  # torch keeps memory for later
     swept = None
     if spec.options.collectives and world.size > 1:
         swept = sweep(strategy.operations(), runtime, world, strategy.weight_bytes)
