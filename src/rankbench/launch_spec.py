@@ -165,7 +165,7 @@ class LaunchSpec:
 
     def write(self) -> None:
         """Write the file that ranks read."""
-        write_json(self.file, encode(self))
+        write_json(self.file, encode(self), durable=False)
 
     @classmethod
     def read(cls, file: Path) -> LaunchSpec:

@@ -1,7 +1,9 @@
 """The files of a run: their paths, how they are written, and the status of a cell.
 
 Standard library only. A finished launch never changes again. Every file is written
-under a temporary name, synced and renamed, so that readers see all of it or nothing.
+under a temporary name and renamed, so that readers see all of it or nothing. It is
+synced before, unless it ends with its launch or can be made anew: syncs are slow on
+shared file systems.
 """
 
 from __future__ import annotations
@@ -64,8 +66,13 @@ Record = dict[str, Any]
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a file so that it is complete and on disk, or not there at all.
+
+    Args:
+        path: the file.
+        data: its contents.
+        durable: whether that also holds if the machine fails.
 
     Raises:
         OSError: it cannot be written; names the file, even if the disk is full.
@@ -77,24 +84,26 @@ def write_atomically(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(beside, path)
-        # The rename is on disk when its folder is.
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if durable:
+            # The rename is on disk when its folder is.
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     text = json.dumps(value, indent=1, allow_nan=False, default=encode) + "\n"
-    write_atomically(path, text.encode())
+    write_atomically(path, text.encode(), durable=durable)
 
 
 def encode(value: Any) -> Any:
@@ -107,11 +116,12 @@ def encode(value: Any) -> Any:
 def write_if_changed(path: Path, data: bytes) -> bool:
     """Write a file only if its contents differ; return whether it was written.
 
-    Snakemake takes a newer file for a change.
+    Snakemake takes a newer file for a change. If the machine fails meanwhile, the next
+    call finds other contents, and writes the file again.
     """
     if path.exists() and path.read_bytes() == data:
         return False
-    write_atomically(path, data)
+    write_atomically(path, data, durable=False)
     return True
 
 

@@ -44,6 +44,7 @@ class Images:
     mirror: str
     prefix: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    umask: int = -1
 
     @property
     def dir(self) -> Path:
@@ -62,6 +63,7 @@ class Images:
             [*self.prefix, *self.user, *command],
             cwd=self.root,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **self.env},
+            umask=self.umask,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -101,6 +103,7 @@ def built(open_tmp: Path, ordinary_user: list[str]) -> Images:
     images = make_images(root, ordinary_user)
     done = images.run("build", "gloo-cpu")
     assert done.returncode == 0, done.stdout
+    assert "other users cannot read it" not in done.stdout
     return images
 
 
@@ -447,8 +450,12 @@ def test_an_image_is_pulled_by_its_digest_and_probed(built, registry):
     done = built.start(["apptainer", "build", "--sandbox", str(unpacked), sif])
     assert done.returncode == 0, done.stdout
     images, given = pulling(built, registry.push("group/own", pack(unpacked)))
+    # Habit of a user, whose images others shall read.
+    images.umask = 0o077
     done = images.run("build", *given)
     assert done.returncode == 0, done.stdout
+    files = " ".join(str(images.dir / f"own.given.{end}") for end in ("sif", "json"))
+    assert f"other users cannot read it (umask): chmod o+r {files}" in done.stdout
     known = json.loads((images.dir / "own.given.json").read_text())
     assert known["source"].startswith(f"docker://{registry.address}/group/own@sha256:")
     assert known["sha256"] == hash_file(images.dir / "own.given.sif")

@@ -81,6 +81,9 @@ def test_data_is_synced_before_the_file_appears(tmp_path, monkeypatch):
     )
     write_atomically(tmp_path / "a" / "b" / "value", b"1")
     assert calls == ["sync", "rename", "sync"]
+    calls.clear()
+    write_atomically(tmp_path / "value", b"1", durable=False)
+    assert calls == ["rename"]
 
 
 def test_not_a_number_is_not_written(tmp_path):

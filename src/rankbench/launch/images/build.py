@@ -237,8 +237,9 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")
-    if not image.file.stat().st_mode & stat.S_IROTH:
-        work.say(f"other users cannot read it (umask): chmod o+r {image.file}")
+    files = (image.file, image.sidecar)
+    if closed := [str(f) for f in files if not f.stat().st_mode & stat.S_IROTH]:
+        work.say(f"other users cannot read it (umask): chmod o+r {' '.join(closed)}")
     return sidecar
 
 

@@ -6,9 +6,12 @@ checkout.
 
 from __future__ import annotations
 
+import filecmp
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,8 +70,11 @@ def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
 def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
     """Copy the code that jobs run, so that later edits do not affect them.
 
+    Files that another run of the project has copied are linked, because clusters limit
+    the number of files.
+
     Args:
-        place: folder that keeps such copies, one for each state of the code.
+        place: folder that keeps such copies of a run, one for each state of the code.
         package: the folder of the package that is copied.
 
     Returns:
@@ -81,10 +87,15 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".copy-", dir=place))
         beside.chmod(0o755)
+        twin = next(place.parent.parent.glob(f"*/{place.name}/{copy.name}"), None)
         for place_in_copy, path in files.items():
             destination = beside / place_in_copy
             destination.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, destination)
+            with suppress(OSError):
+                if twin and filecmp.cmp(twin / place_in_copy, path, shallow=False):
+                    os.link(twin / place_in_copy, destination)
+            if not destination.exists():
+                shutil.copy2(path, destination)
         for name in OF_JOBS:
             (beside / LINKS / name).symlink_to(Path("../../..", name))
         beside.rename(copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -257,13 +258,13 @@ def find_shared_gpu(reports: list[dict[str, Any]]) -> str | None:
 
 def merge_steps(work: Path, ranks: int, target: Path) -> None:
     """One archive out of one per rank, without unpacking an array."""
-    beside = work / "steps.npz"
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as merged:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as merged:
         for rank in range(ranks):
             with zipfile.ZipFile(work / f"rank{rank}.npz") as archive:
                 for member in archive.namelist():
                     merged.writestr(f"rank{rank}/{member}", archive.read(member))
-    write_atomically(target, beside.read_bytes())
+    write_atomically(target, whole.getvalue())
 
 
 def _mean(values: list[float | None]) -> float | None:

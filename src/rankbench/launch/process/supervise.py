@@ -330,7 +330,11 @@ def begin_record(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Recor
 def finish(directory: Path, record: Record) -> None:
     """Write the record: from here on what was measured never changes again.
 
-    The heartbeat goes last: without it another host could take the launch for dead.
+    Empty logs go before, because clusters limit the number of files. The heartbeat goes
+    last: without it another host could take the launch for dead.
     """
+    for log in directory.glob("*.log"):
+        if log.stat().st_size == 0:
+            log.unlink()
     write_json(directory / "record.json", record)
     shutil.rmtree(directory / "work", ignore_errors=True)

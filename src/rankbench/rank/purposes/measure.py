@@ -86,7 +86,7 @@ def run(duty: Duty) -> None:
         ),
     )
     # What follows may need more memory than there is.
-    write_json(spec.work / f"measured{world.rank}.json", report)
+    write_json(spec.work / f"measured{world.rank}.json", report, durable=False)
     swept = None
     if spec.options.collectives and world.size > 1:
         swept = sweep(strategy.operations(), runtime, world, strategy.weight_bytes)
@@ -106,7 +106,7 @@ def run(duty: Duty) -> None:
     seconds["collectives"] = swept_at - trained
     seconds["evaluate"] = clock() - swept_at
     report["rank"] |= {"seconds": seconds, "details": strategy.details()}
-    write_json(spec.work / f"rank{world.rank}.json", report)
+    write_json(spec.work / f"rank{world.rank}.json", report, durable=False)
     duty.progress.enter(THE_END)
     leave_world(runtime)
 

@@ -96,7 +96,8 @@ def run(duty: Duty) -> None:
         "operators": top_operators(profiler),
         "spans": spans,
     }
-    write_json(duty.spec.work / f"rank{duty.place.rank}.json", {"profile": report})
+    path = duty.spec.work / f"rank{duty.place.rank}.json"
+    write_json(path, {"profile": report}, durable=False)
     duty.progress.enter(THE_END)
     leave_world(runtime)
 

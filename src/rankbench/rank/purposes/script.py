@@ -198,4 +198,4 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         marks=marks,
         model=model if place.rank == 0 else None,
     )
-    write_json(duty.spec.work / f"rank{place.rank}.json", report)
+    write_json(duty.spec.work / f"rank{place.rank}.json", report, durable=False)
