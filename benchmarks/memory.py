@@ -46,7 +46,7 @@ strategy:
   - fsdp
   - fsdp: {shard_ranks: 2}
   - tp
-  - tp_fsdp
+  - mesh
   - gpipe
   - deepspeed: {stage: [0, 1, 2, 3]}
 model: {gpt: {layers: 4, width: 256, heads: 8}}

@@ -83,12 +83,13 @@ class Case:
         model = describe_decoder(
             cell.model_options, vocabulary=vocabulary, context=cell.context or 0
         )
-        if self.strategy == "tp":
-            # Embeddings, norms and head are whole.
-            saved = model.blocks * (1 - 1 / shape.replica_ranks)
-            return 4 * (model.parameters - saved)
-        ranks = {"tp_fsdp": shape.ranks, "gpipe": shape.replica_ranks}
-        ranks["fsdp"] = cell.options.get("shard_ranks") or shape.ranks
+        shards = cell.options.get("shard") or shape.ranks // shape.replica_ranks
+        ranks = {
+            "tp": shape.replica_ranks,
+            "mesh": shards * shape.replica_ranks,
+            "gpipe": shape.replica_ranks,
+            "fsdp": cell.options.get("shard_ranks") or shape.ranks,
+        }
         return 4 * model.parameters / ranks.get(self.strategy, 1)
 
 
@@ -117,13 +118,14 @@ CASES = [
     Case("fsdp", {"implementation": "fsdp1", "shard_ranks": 4}),
     Case("tp"),
     Case("tp", {"degree": 4}, {**MESH, **BF16}),
-    Case("tp", cell={"checkpointing": True}),
+    Case("tp", {"sequence": False}, {"checkpointing": True}),
     Case("tp", cell={"model_options": {**MODEL, **GATED}, **BF16}),
     Case("cp", {}, BF16),
     Case("cp", {"degree": 4, "accumulation": 2}, {**MESH, "checkpointing": True}),
-    Case("tp_fsdp", {}, MESH),
-    Case("tp_fsdp", {"degree": 8, "reshard_after_forward": False}, {**MESH, **BF16}),
-    Case("tp_fsdp", {}, {**MESH, "checkpointing": True}),
+    Case("mesh", {}, MESH),
+    Case("mesh", {"tensor": 8, "reshard_after_forward": False}, {**MESH, **BF16}),
+    Case("mesh", {"shard": 4}, {**MESH, "checkpointing": True}),
+    Case("mesh", {"shard": 4, "tensor": 1}),
     Case("gpipe", {}, STAGES),
     Case("gpipe", {}, {**STAGES, "checkpointing": True}),
     Case("gpipe", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
@@ -329,7 +331,7 @@ ON_GPUS = [
     Case("fsdp", {}, BF16),
     Case("fsdp", {"shard_ranks": 4}),
     Case("tp", {}, {**BF16, "checkpointing": True}),
-    Case("tp_fsdp", {}, {**MESH, **BF16}),
+    Case("mesh", {}, {**MESH, **BF16}),
     Case("gpipe", {}, {**STAGES, **BF16}),
 ]
 

@@ -91,7 +91,8 @@ def test_it_declares_what_the_plan_must_know(name):
     assert set(facts.needs["backends"]) <= {"gloo", "mpi", "nccl", "ccl"}
     assert find_runtime(facts.needs["runtime"])
     needs = facts.needs
-    for option in (needs["multiple_of"], needs["group_ranks"], *facts.approximate):
+    named = (needs["multiple_of"], *needs["group_ranks"])
+    for option in (*named, *facts.approximate):
         assert option is None or option in facts.options
     assert facts.conditions == found.conditions
     keys = {key for one in facts.conditions for key in {**one["if"], **one["then"]}}

@@ -69,10 +69,9 @@ def test_tied_embeddings_stay_tied(name, options, tmp_path):
     assert judge(tmp_path, name, model_options=TIED, options=options) == "ok"
 
 
-@pytest.mark.parametrize("more", [{}, {"model_options": TIED}])
-def test_tp_with_fsdp_on_a_mesh_of_two_dimensions(more, tmp_path):
-    """Two by two ranks."""
-    assert judge(tmp_path, "tp_fsdp", topology="1x4", **more) == "ok"
+@pytest.mark.parametrize("more", [{"clip_gradients": 0.5}, {"model_options": TIED}])
+def test_a_mesh_of_two_by_two_ranks(more, tmp_path):
+    assert judge(tmp_path, "mesh", topology="1x4", **more) == "ok"
 
 
 def test_context_parallel_groups_beside_each_other(tmp_path):
@@ -81,34 +80,49 @@ def test_context_parallel_groups_beside_each_other(tmp_path):
     assert judge(tmp_path, "cp", **more) == "ok"
 
 
-# File -> the right line, and a wrong one.
+# Error -> strategy, file, the right line, and a wrong one.
 ERRORS = {
     "the loss is scaled by the number of ranks": (
-        "rank/strategies/ddp.py",
+        "ddp",
+        "ddp.py",
         "        loss = self.compute_loss(self.model, part)\n",
         "        loss = self.compute_loss(self.model, part) * self.world.size\n",
     ),
     "tokens are shifted": (
-        "rank/strategies/ddp.py",
+        "ddp",
+        "ddp.py",
         "        loss = self.compute_loss(self.model, part)\n",
         "        loss = self.compute_loss(self.model, (part[0], part[1].roll(1, 1)))\n",
     ),
     "positions begin anew on each rank": (
-        "rank/strategies/cp.py",
+        "cp",
+        "cp.py",
         " + self.world.rank % self.degree * len(places[0])",
         "",
+    ),
+    "the loss is scaled by the size of a mesh": (
+        "mesh",
+        "single.py",
+        "        self.backward(loss)\n",
+        "        self.backward(loss * self.world.size)\n",
+    ),
+    "gradients of norms are not added up": (
+        "tp",
+        "tp.py",
+        "        if partly := self.layers.partly_learnt():\n",
+        "        if partly := []:\n",
     ),
 }
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_is_found(error, tmp_path):
-    file, right, wrong = ERRORS[error]
+    strategy, file, right, wrong = ERRORS[error]
     code = copy_code(tmp_path)
-    path = code / "rankbench" / file
+    path = code / "rankbench/rank/strategies" / file
     assert path.read_text().count(right) == 1
     path.write_text(path.read_text().replace(right, wrong))
-    assert judge(tmp_path, path.stem, code=code) == "mismatch"
+    assert judge(tmp_path, strategy, code=code) == "mismatch"
 
 
 def test_embeddings_that_a_strategy_unties_are_found(tmp_path):

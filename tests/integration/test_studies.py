@@ -17,7 +17,7 @@ ONLY = {
     "resnet50-mnist-v100": "strategy=single,rpc_pmp,zero1",
     "lenet-mnist-workers": "num_workers=0",
     "horovod-backends": "model=lstm topology=1x1,1x2",
-    "gpt-scaling": "strategy=tp_fsdp",
+    "gpt-scaling": "strategy=mesh",
 }
 
 # Tables that the sources have or request: the heading, and the file that contains it.

@@ -194,7 +194,7 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(precision, casts
     assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("name", ["fsdp", "tp_fsdp"])
+@pytest.mark.parametrize("name", ["fsdp", "mesh"])
 def test_a_strategy_that_casts_weights_has_no_autocast(name, tmp_path):
     """Both together keep copies of the weights in bf16, and of the activations."""
     seen = set()
@@ -209,7 +209,7 @@ def test_a_strategy_that_casts_weights_has_no_autocast(name, tmp_path):
         block.register_forward_pre_hook(look)
     declared = find_strategy(name).options
     options = {key: rule["default"] for key, rule in declared.items()}
-    options |= {"degree": 1} if name == "tp_fsdp" else {}
+    options |= {"tensor": 1} if name == "mesh" else {}
     cell = make_cell(strategy=name, precision="bf16", options=options)
     store = f"file://{tmp_path}/store"
     init_process_group("gloo", init_method=store, rank=0, world_size=1)

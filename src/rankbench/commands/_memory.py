@@ -117,8 +117,8 @@ def describe_estimate(found: Estimate) -> list[str]:
 
 def _ranks_that_differ(cell: Cell, shape: Shape) -> list[int]:
     """The ranks to try: of stages the first and the last one."""
-    # Ranks that each have a part of every layer (`degree`) are like rank 0.
-    alike = shape.replica_ranks == 1 or "degree" in cell.options
+    # Ranks that each have a part of every layer are like rank 0.
+    alike = shape.replica_ranks == 1 or "sequence" in cell.options
     return [0] if alike else [0, shape.ranks - 1]
 
 

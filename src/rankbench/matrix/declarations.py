@@ -28,9 +28,9 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     # Number of ranks that share a replica: a number, "all", or the name of the option
     # that gives it (0: all).
     "replica_ranks": 1,
-    # Name of an option whose value must divide the number of ranks (0: all ranks).
-    "group_ranks": None,
-    # Key in a model's NEEDS (heads); the ranks of a replica must divide its number.
+    # Names of options whose product must divide the number of ranks (0: all others).
+    "group_ranks": [],
+    # What the ranks of a replica share, and must divide: heads, or layers.
     "divides": None,
     # Whether the ranks of a replica share the context of a decoder.
     "context": False,

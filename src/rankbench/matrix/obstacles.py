@@ -5,6 +5,7 @@ Each rule returns the reason for the table, or None if the cell obeys it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -95,28 +96,43 @@ def _stages(c: Candidate) -> str | None:
 def _ranks_of_replica(c: Candidate) -> str | None:
     ranks, replica = c.shape.ranks, c.shape.replica_ranks
     if ranks % replica:
-        option = c.facts.needs["replica_ranks"]
-        return _does_not_divide(c, option, replica)
-    group = c.facts.needs["group_ranks"]
-    if group and ranks % (c.cell.options[group] or ranks):
-        return _does_not_divide(c, group, c.cell.options[group])
-    fact = c.facts.needs["divides"]
-    if not fact:
-        return None
-    count = c.catalog.models[c.cell.model][fact]
-    if isinstance(count, list):
-        given = (c.cell.model_options.get(option) for option in count)
-        count = next((number for number in given if number), 0)
-    if not count:
-        return f"{c.cell.strategy} shares {fact} out to ranks; {c.cell.model} has none"
-    if count % replica:
-        return f"{replica} ranks cannot share the {count} {fact} of {c.cell.model}"
+        return _does_not_divide(c, f"{c.facts.needs['replica_ranks']} {replica}")
+    chosen = {name: c.cell.options[name] for name in c.facts.needs["group_ranks"]}
+    if ranks % math.prod(number or 1 for number in chosen.values()):
+        named = " x ".join(f"{name} {number}" for name, number in chosen.items())
+        return _does_not_divide(c, named)
     return None
 
 
-def _does_not_divide(c: Candidate, option: str, value: int) -> str:
-    ranks = f"{c.shape.ranks} ranks of {c.cell.topology}"
-    return f"{option} {value} does not divide the {ranks}"
+def _does_not_divide(c: Candidate, named: str) -> str:
+    return f"{named} does not divide the {c.shape.ranks} ranks of {c.cell.topology}"
+
+
+def _shares(c: Candidate) -> str | None:
+    """Ranks of a replica have equal parts of what they share."""
+    needs, name, ranks = c.facts.needs, c.cell.model, c.shape.replica_ranks
+    if not needs["divides"]:
+        return None
+    model, data = c.catalog.models[name], c.catalog.data[c.cell.data]
+    options, heads = c.cell.model_options, model["heads"]
+    if isinstance(heads, list):
+        heads = next((options[key] for key in heads if options.get(key)), 0)
+    if not heads:
+        return f"{c.cell.strategy} shares heads out to ranks; {name} has none"
+    parts = {f"heads of {name}": heads}
+    tokens = c.cell.context or data.get("context", 0)
+    if needs["context"]:
+        parts["tokens of a context"] = tokens
+    if needs["divides"] == "layers" and model["decoder"]:
+        words = options["vocabulary"] or data.get("vocabulary", 0)
+        parts["hidden values (mlp_width)"] = options.get("mlp_width", 0)
+        parts["words (vocabulary)"] = words
+        if c.cell.options["sequence"]:
+            parts["tokens (context), unless with sequence: false"] = tokens
+    for part, count in parts.items():
+        if count % ranks:
+            return f"{ranks} ranks cannot share the {count} {part}"
+    return None
 
 
 def _conditions(c: Candidate) -> str | None:
@@ -160,14 +176,6 @@ def _tokens(c: Candidate, data: Mapping[str, Any]) -> str | None:
     for key, value in chosen.items():
         if value:
             return f"{key} is of images; {c.cell.data} holds tokens"
-    ranks, context = c.shape.replica_ranks, c.cell.context or data["context"]
-    if c.facts.needs["context"]:
-        if not c.catalog.models[c.cell.model]["decoder"]:
-            return (
-                f"{c.cell.strategy} splits the tokens of decoders, not {c.cell.model}"
-            )
-        if context % ranks:
-            return f"{ranks} ranks cannot share a context of {context} tokens"
     longest = data.get("longest_context", data["context"])
     if c.cell.context is not None and c.cell.context > longest:
         return (
@@ -285,6 +293,7 @@ RULES = (
     _parts_of_model,
     _stages,
     _ranks_of_replica,
+    _shares,
     _conditions,
     _model_and_data,
     _batch,

@@ -50,7 +50,7 @@ class Fsdp(Single):
 
     needs = {
         "backends": ["gloo", "nccl"],
-        "group_ranks": "shard_ranks",
+        "group_ranks": ["shard_ranks"],
         "compiles": False,
     }
     options = {
