@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from factories import make_site, read_plan_of
 from rankbench.commands import replay as command
+from rankbench.plan import Plan
 from rankbench.project import Run
+from rankbench.record import Layout
 from rankbench.results.bundle import write_bundle
 from rankbench.results.bundle.replay import plan_replay, write_replay
-from unit.synthetic import write_own_model
+from unit.synthetic import write_launches, write_own_model
 from unit.test_bundle import seal
 
 pytestmark = pytest.mark.unit
@@ -97,13 +100,14 @@ def test_their_code_needs_a_word_and_a_faulty_bundle_none(
     bundle = write_own("name: x\nmodel: net.py\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    said = cli("replay", bundle, "--run", status=2).err
+    run = ("replay", bundle, "--run", "--site", ROOT / "local_profile")
+    said = cli(*run, status=2).err
     assert "brings code of its own: own/" in said
     assert "--run-their-code" in said
     (bundle / "table.csv").write_text("cell\n")
     assert (
         "is not replayed, because it has faults"
-        in cli("replay", bundle, "--run", "--run-their-code", status=2).err
+        in cli(*run, "--run-their-code", status=2).err
     )
     assert [*(tmp_path / "here").iterdir()] == []
     assert not (tmp_path / "executed").exists()
@@ -142,3 +146,48 @@ def test_each_row_gets_a_verdict(tmp_path, monkeypatch, cli):
         "(throughput in samples/s)\n"
     )
     cli("replay", EXAMPLE, "--run", "--at-least", "1", status=3)
+
+
+PARTITIONS = """
+name: two
+strategy: ddp
+topology: 1x2
+steps: 8
+warmup: 2
+partition: [near, far]
+allocation: experiment
+seed: [1, 2]
+exclude: partition=far seed=2
+"""
+
+
+def write_results(root: Path, plan: Plan) -> Layout:
+    """Results of a plan: launches of each of its cells, all equally fast."""
+    layout = Layout(root)
+    root.mkdir(parents=True, exist_ok=True)
+    layout.plan.write_bytes(plan.to_json())
+    for cell in json.loads(layout.plan.read_text())["cells"]:
+        write_launches(layout, cell)
+    return layout
+
+
+def test_partitions_of_a_bundle_are_not_needed(tmp_path, monkeypatch, cli):
+    """Without Slurm, each row is compared with the cell of no partition."""
+    theirs = read_plan_of(tmp_path, PARTITIONS, make_site(nodes=2))
+    layout = write_results(tmp_path / "theirs", theirs)
+    shutil.copyfile(tmp_path / "experiment.yaml", layout.experiment)
+    write_bundle(layout, tmp_path / "bundle", anonymise=False)
+    shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
+    monkeypatch.chdir(tmp_path)
+
+    def execute(run: Run, argv: list[str], _: object) -> int:
+        write_results(run.layout.root, run.plan)
+        return 0
+
+    monkeypatch.setattr(command, "execute", execute)
+    done = cli("replay", "bundle", "--run", "--at-least", "0.5", "--json")
+    assert "this site lacks their Slurm partitions: each cell is measured" in done.err
+    rows = json.loads(done.out)
+    assert [row["cell"] for row in rows] == [*theirs.cells]
+    assert {row["verdict"] for row in rows} == {"reproduced"}
+    assert sum("partition=far" in name for name in theirs.cells) == 1

@@ -48,8 +48,21 @@ def plan_run(
     Raises:
         ValueError: the input is wrong; the message explains the error.
     """
-    default = os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE)
     arguments.experiment = arguments.experiment or DEFAULT_EXPERIMENT
+    site = find_profile(arguments)
+    config = _config_of(arguments, rerun=rerun, more=more)
+    from rankbench.project import open_run
+
+    return open_run(config, profile=site, write=write, probe=probe)
+
+
+def find_profile(arguments: argparse.Namespace) -> Path:
+    """The folder of the profile; --site is set to the default if it was not given.
+
+    Raises:
+        ValueError: it has no site.yaml; the message names folders that do.
+    """
+    default = os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE)
     arguments.site = arguments.site or default
     site = Path(arguments.site)
     if not (site / "site.yaml").exists():
@@ -58,10 +71,7 @@ def plan_run(
             f"{site} is not a profile: it has no site.yaml (profiles here: "
             f"{', '.join(there) or 'none; `rankbench init` writes two'})"
         )
-    config = _config_of(arguments, rerun=rerun, more=more)
-    from rankbench.project import open_run
-
-    return open_run(config, profile=site, write=write, probe=probe)
+    return site
 
 
 def _only(arguments: argparse.Namespace) -> str | None:

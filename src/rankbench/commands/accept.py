@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_result
@@ -32,25 +31,25 @@ def accept_results(arguments: argparse.Namespace) -> int:
     numbers has the columns cell and throughput. docs/comparing.md explains the
     verdicts.
     """
-    from rankbench.results.compare.sides import read_reference
+    from rankbench.results.compare.sides import read_reference, read_side
     from rankbench.results.compare.text import accepted_to_json, accepted_to_text
 
     baseline = read_reference(arguments.baseline)
-    found, status = judge_results(baseline, arguments.results, arguments)
+    results = read_side(arguments.results)
+    found, status = judge_results(baseline, results, arguments)
     print_result(arguments, accepted_to_json(found), accepted_to_text(found))
     return status
 
 
 def judge_results(
-    old: Side, results: Path, arguments: argparse.Namespace
+    old: Side, new: Side, arguments: argparse.Namespace
 ) -> tuple[Comparison, int]:
-    """Judge whether results keep what `old` promises; also return the exit status."""
+    """Judge whether `new` keeps what `old` promises; also return the exit status."""
     from rankbench.results.compare.comparison import FAIL, PASS, accept
-    from rankbench.results.compare.sides import read_side
 
     found = accept(
         old,
-        read_side(results),
+        new,
         at_least=arguments.at_least,
         confidence=arguments.confidence,
     )

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankbench.commands._base import argv_for, plan_run
+from rankbench.commands._base import argv_for, find_profile, plan_run
 from rankbench.commands._execute import execute
 from rankbench.commands._options import OK, command, print_result
 from rankbench.commands.accept import judge_results
 from rankbench.invocation import shown
+from rankbench.launch.hosts.slurm import read_partitions
+from rankbench.matrix.site import read_site
 from rankbench.project import Run, make_preview
+from rankbench.record import Layout, read_json
+from rankbench.schedulers import scheduler_of
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.replay import Replay
@@ -56,7 +60,7 @@ def replay(arguments: argparse.Namespace) -> int:
             "(`rankbench verify` lists all)"
         )
     with open_results(arguments.bundle) as root:
-        wanted = plan_replay(root)
+        wanted = plan_replay(root, _find_lacking(arguments, root))
         if arguments.run and wanted.code and not arguments.run_their_code:
             raise ValueError(
                 f"{arguments.bundle} brings code of its own: {', '.join(wanted.code)}. "
@@ -75,11 +79,20 @@ def replay(arguments: argparse.Namespace) -> int:
     status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.
-    compared, status = judge_results(
-        read_side(arguments.bundle), run.layout.root, arguments
-    )
+    theirs, ours = read_side(arguments.bundle), read_side(run.layout.root)
+    compared, status = judge_results(theirs, wanted.match(theirs, ours), arguments)
     print_result(arguments, replayed_to_json(compared), replayed_to_text(compared))
     return status
+
+
+def _find_lacking(arguments: argparse.Namespace, root: Path) -> set[str]:
+    """Keys of the bundle's experiment that follow from its site, and fail here."""
+    plan = read_json(Layout(root).plan)
+    partitions = {entry["cell"].get("partition") for entry in plan["cells"]} - {None}
+    site = read_site(find_profile(arguments) / "site.yaml")
+    if not scheduler_of(site).has_queue:
+        return {"partition", "allocation"}
+    return set() if partitions <= read_partitions().keys() else {"partition"}
 
 
 def _plan(arguments: argparse.Namespace, experiment: Path, wanted: Replay) -> Run:
@@ -106,6 +119,11 @@ def _describe(wanted: Replay, run: Run) -> Iterator[str]:
     """What the bundle asks for, and what this site has of it."""
     yield f"replay of {len(wanted.cells)} cells that the bundle has launches of"
     inside = run.plan.site["software"] == "container"
+    if wanted.moved:
+        yield (
+            "this site lacks their Slurm partitions: each cell is measured once, and "
+            "compared with its row of every partition"
+        )
     for name in wanted.code:
         yield f"their code: {name}, in {'a' if inside else 'no'} container"
     for name, digest in wanted.images.items():

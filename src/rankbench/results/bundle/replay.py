@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
+from rankbench.cell import Cell
 from rankbench.own_files import files_below
 from rankbench.record import Layout, Record, read_json, write_atomically
 from rankbench.results.bundle.contents import own_digests, read_records
 from rankbench.results.bundle.manifest import MANIFEST
+from rankbench.results.compare.sides import Side
 
 # Keys of an experiment whose value may be a Python file of the user's own.
 _OWN_KEYS = ("model", "data", "strategy", "script")
@@ -33,6 +35,7 @@ class Replay:
         code: files of their own that the bundle brings: path in the bundle -> path.
         images: name -> SHA-256 of the images that they measured in.
         text: the experiment file.
+        moved: id of a cell of a partition that is left out -> its id and hash here.
     """
 
     name: str
@@ -41,13 +44,24 @@ class Replay:
     code: Mapping[str, Path]
     images: Mapping[str, str | None]
     text: str
+    moved: Mapping[str, tuple[str, str]]
+
+    def match(self, theirs: Side, ours: Side) -> Side:
+        """Our side, with cells that lost their partition under the ids of theirs."""
+        cells = dict(ours.cells)
+        for name, (here, digest) in self.moved.items():
+            own, known = ours.cells.get(here), theirs.cells[name].hash
+            if own and own.hash == digest:
+                cells[name] = replace(own, hash=known)
+        return replace(ours, cells=cells)
 
 
-def plan_replay(root: Path) -> Replay:
+def plan_replay(root: Path, without: Set[str] = frozenset()) -> Replay:
     """Read how the cells of a bundle can be measured again; nothing is written or run.
 
     Args:
         root: the bundle, unpacked and verified.
+        without: keys of its experiment that this site does not have.
 
     Raises:
         ValueError: its experiment names files that it does not have.
@@ -64,7 +78,9 @@ def plan_replay(root: Path) -> Replay:
     experiment = _read_experiment(layout.experiment)
     digest = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()[:8]
     name = f"replay-{plan['experiment']['name']}-{digest}"
-    changed = _redirect(experiment, _find_named(plan)) | {"name": name}
+    changed = _redirect(_leave_out(experiment, without), _find_named(plan))
+    changed |= {"name": name}
+    cells = {entry["id"]: Cell.from_dict(entry["cell"]) for entry in plan["cells"]}
     return Replay(
         name=name,
         override=plan["experiment"].get("override"),
@@ -76,6 +92,14 @@ def plan_replay(root: Path) -> Replay:
             if (image := record.get("image"))
         },
         text=yaml.safe_dump(changed, sort_keys=False, allow_unicode=True),
+        moved={
+            name: (
+                name.replace(f".partition={cell.partition}", ""),
+                replace(cell, partition=None).hash(),
+            )
+            for name, cell in cells.items()
+            if cell.partition and "partition" in without
+        },
     )
 
 
@@ -108,6 +132,26 @@ def _read_experiment(path: Path) -> dict[str, Any]:
     if not isinstance(experiment, dict):
         raise ValueError(f"{path.name} is damaged: expected a mapping")
     return experiment
+
+
+def _leave_out(value: Any, keys: Set[str], place: str = "") -> Any:
+    """The experiment without some keys, and without rules that name them."""
+    if isinstance(value, dict):
+        return {
+            name: _leave_out(item, keys, str(name))
+            for name, item in value.items()
+            if name not in keys
+        }
+    if place not in ("exclude", "include", "zip"):
+        items = isinstance(value, list)
+        return [_leave_out(item, keys, place) for item in value] if items else value
+    rules = value if isinstance(value, list) else [value]
+    return [rule for rule in rules if not keys & _keys_of(rule)]
+
+
+def _keys_of(rule: Any) -> set[str]:
+    words = rule if isinstance(rule, dict) else str(rule).split()
+    return {str(word).partition("=")[0] for word in words}
 
 
 def _find_named(plan: Record) -> dict[str, set[str]]:
