@@ -164,6 +164,23 @@ class Cell:
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What filters and people call its values: no value is a mapping.
+
+        Each option and each variable is a field of its own, a rate of a sample is
+        `per_sample`, and a file of the user's own is ``own model`` or the like.
+        """
+        found = self.to_dict()
+        for name in _NESTED:
+            del found[name]
+        if isinstance(self.learning_rate, Mapping):
+            found |= found.pop("learning_rate")
+        for kind, own in self.own_digests.items():
+            found[f"own {kind}"] = f"{own['file']} {own['digest'][:8]}"
+        parts = (self.env, found, self.options, self.model_options, self.script or {})
+        return {name: value for part in parts for name, value in part.items()}
+
     def workload(self, free: Sequence[str] = ALTERNATIVE) -> str:
         """A text that is equal for cells that may be compared with each other.
 
@@ -232,6 +249,9 @@ _DEFAULTS: dict[str, Any] = {
     if entry.default is not dataclasses.MISSING
     or entry.default_factory is not dataclasses.MISSING
 }
+
+# Fields that are mappings.
+_NESTED = ("env", "options", "model_options", "script", "own_files", "own_strategy")
 
 # Fields that are text -> the types that they may have.
 _TEXTS = {
@@ -330,6 +350,15 @@ class Shape:
 
     def to_dict(self) -> dict[str, int]:
         return dataclasses.asdict(self)
+
+
+def spell_value(value: Any) -> str:
+    """A value as an experiment file spells it, except for quotes."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=+,-]")

@@ -36,6 +36,7 @@ SITES = {
     "four cores": make_site(cores=4),
     "all backends": make_site(backends=backends_of()),
     "no mpirun": make_site(programs={"mpirun": NO_MPIRUN}),
+    "preload": make_site(env={"LD_PRELOAD": "/lib/mine.so"}),
     "no compiler": make_site(programs={"torchrun": None, "c++": NO_CXX}),
     "two hosts": make_site(nodes=2),
     "two hosts of four cores": make_site(nodes=2, cores=4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -254,14 +255,26 @@ def test_names_tell_apart_what_else_differs(tmp_path):
 
 
 def test_titles_tell_panels_apart(tmp_path):
+    """In words: no value is a mapping of Python."""
+    mine = {"model": {"file": "net.py", "digest": "ab" * 32}}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"precision": "bf16", "env": {"A": "1"}},
+        {"learning_rate": {"per_sample": 0.0001}, "compile": True},
+        {"learning_rate": 0.5, "own_files": mine, "partition": "rome"},
+    ]
     cells = [
-        plan_cell(make_cell("ddp", precision="fp32"), suffix=".a"),
-        plan_cell(make_cell("ddp", precision="bf16"), suffix=".b"),
+        plan_cell(make_cell("ddp", **change), suffix=f".{n}")
+        for n, change in enumerate(changes)
     ]
     titles = [panel.title for panel in panels_of(tmp_path, *cells)]
-    assert [title.split(", ")[-1] for title in titles] == [
-        "precision fp32",
-        "precision bf16",
+    own = [title.split("(weak scaling), ")[1] for title in titles]
+    assert own == [
+        "learning_rate 0.01, precision fp32, compile false, partition null",
+        "learning_rate 0.01, precision bf16, compile false, partition null",
+        "precision fp32, compile true, partition null, learning_rate 0.0001 per sample",
+        "learning_rate 0.5, precision fp32, compile false, partition rome, "
+        "own model net.py abababab",
     ]
 
 

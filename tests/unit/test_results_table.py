@@ -21,6 +21,7 @@ from unit.synthetic import (
     BATCH,
     STEPS,
     WARMUP,
+    change_steps,
     make_cell,
     plan_cell,
     read_rows,
@@ -559,6 +560,11 @@ def test_time_to_a_loss(tmp_path):
     assert f"to loss {last + 1e-3:g} (s)" in layout.table("md").read_text()
     single, _ = rows_for(last - 1e-3)
     assert (single["target"], single.get("target_s", "")) == ("not reached", "")
+    # As of a script that reports no loss.
+    for place in layout.attempt(cells[0]["id"], 1).iterdir():
+        change_steps(place, rank0_loss=np.full(steps, np.nan, np.float32))
+    single, ddp = rows_for(last + 1e-3)
+    assert (single["target"], ddp["target"]) == ("not measured", "reached")
 
 
 def test_settings_of_a_cell_are_columns_where_one_has_them(tmp_path):

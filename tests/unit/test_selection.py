@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from factories import make_cell
-from rankbench.matrix.selection import Filter, spell, spell_value
+from rankbench.cell import spell_value
+from rankbench.matrix.selection import Filter, spell
 
 pytestmark = pytest.mark.unit
 

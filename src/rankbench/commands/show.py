@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from rankbench.cell import spell_value
 from rankbench.commands._base import how_to_rerun, name_path, open_cells
 from rankbench.commands._options import OK, command, print_json
 from rankbench.matrix.selection import find_cell
@@ -53,8 +54,8 @@ def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> i
     if state.where:
         print(f"  where     {make_printable(state.where)}")
     print(f"  hash      {cell.hash}")
-    for key, value in cell.cell.to_dict().items():
-        print(f"  {key:<16} {value}")
+    for key, value in cell.cell.fields.items():
+        print(f"  {key:<16} {make_printable(spell_value(value))}")
     for attempt, records in attempts.items():
         for record in records:
             window = max((r["window_s"] for r in record.get("ranks", [])), default=None)

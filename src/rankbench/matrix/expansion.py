@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rankbench.cell import LONGEST_ID, Cell, safe_name
+from rankbench.cell import LONGEST_ID, Cell, safe_name, spell_value
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
 from rankbench.matrix.own import OwnFiles
 from rankbench.matrix.schema import Schema, check, did_you_mean, keys_of, with_defaults
-from rankbench.matrix.selection import spell_value
 from rankbench.matrix.site import read_env
 from rankbench.own_files import (
     count_samples,

@@ -46,6 +46,8 @@ def marks_of(candidate: Candidate) -> list[str]:
         marks.append("built-whole")
     if is_oversubscribed(cell, candidate.site):
         marks.append(OVERSUBSCRIBED)
+    if "LD_PRELOAD" in {**candidate.site.others["env"], **cell.env}:
+        marks.append("preload")
     return marks
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rankbench.cell import Cell
+from rankbench.cell import Cell, spell_value
 from rankbench.matrix.schema import did_you_mean
 from rankbench.plan import Plan, PlannedCell
 
@@ -74,7 +74,7 @@ class Filter:
         Raises:
             ValueError: one does not occur; suggests a similar one.
         """
-        keys = sorted({key for cell in cells for key in _fields(cell)})
+        keys = sorted({key for cell in cells for key in cell.fields})
         for key, values in self.wanted.items():
             if key not in keys:
                 raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
@@ -90,16 +90,8 @@ class Filter:
 
 def spell(cell: Cell, key: str) -> str | None:
     """The value of a field or of an option as text; None if there is no such key."""
-    fields = _fields(cell)
+    fields = cell.fields
     return spell_value(fields[key]) if key in fields else None
-
-
-def spell_value(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
 
 
 def find_cell(plan: Plan, cell_id: str) -> PlannedCell:
@@ -134,12 +126,3 @@ def select_cells(plan: Plan, only: str | None) -> list[PlannedCell]:
     if not chosen:
         raise ValueError(f"only: no cell matches {only!r}")
     return chosen
-
-
-def _fields(cell: Cell) -> dict[str, Any]:
-    """The fields of a cell, with each option and variable as a field of its own."""
-    fields = {**cell.env, **cell.to_dict(), **cell.options, **cell.model_options}
-    del fields["options"], fields["model_options"], fields["env"]
-    if isinstance(cell.learning_rate, Mapping):
-        fields |= fields.pop("learning_rate")
-    return fields

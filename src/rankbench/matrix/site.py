@@ -173,9 +173,14 @@ def read_env(given: Mapping[str, str | float], place: str = "env") -> dict[str, 
         place: of the variables, for errors.
 
     Raises:
-        ValueError: rankbench sets one of them itself.
+        ValueError: rankbench sets one of them itself, or a value is not one line.
     """
-    for name in given:
+    for name, value in given.items():
+        if any(ord(char) < 32 for char in str(value)):
+            raise ValueError(
+                f"{place}.{name}: expected one line, without control characters, not "
+                f"{value!r:.60}: launchers cannot pass others on"
+            )
         if name in OWN_VARIABLES:
             raise ValueError(
                 f"{place}.{name}: rankbench sets this variable itself; "

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankbench.cell import spell_value
 from rankbench.record import Layout, Record, round_of
 from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.network import find_network
@@ -239,17 +240,13 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
 
 
 def _value_of(row: Row, key: str) -> str:
-    cell = row.cell
-    fields = {**cell.env, **cell.to_dict(), **cell.model_options, **cell.options}
-    return str(fields[key]) if key in fields and key not in _OPTIONS else "unset"
+    fields = row.cell.fields
+    return spell_value(fields[key]) if key in fields else "unset"
 
 
 def _without(row: Row, key: str) -> str:
-    """The identity of a cell but for one field or option."""
-    fields = row.cell.to_dict()
-    for held in _OPTIONS:
-        fields[held] = {name: v for name, v in fields[held].items() if name != key}
-    kept = {name: value for name, value in fields.items() if name != key}
+    """The identity of a cell but for one field, option or variable."""
+    kept = {name: value for name, value in row.cell.fields.items() if name != key}
     return json.dumps(kept, sort_keys=True)
 
 
@@ -386,9 +383,6 @@ def find_differing(
     sides = {key: (old.get(key, ()), new.get(key, ())) for key in keys}
     return {key: (a, b) for key, (a, b) in sides.items() if tuple(a) != tuple(b)}
 
-
-# Fields of a cell that hold options or variables.
-_OPTIONS = ("options", "model_options", "env")
 
 _HOST = {"memory_gib": "memory (GiB)", "gpus": "GPUs", "nics": "network cards"}
 

@@ -60,6 +60,8 @@ MARKS = {
     UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
     "had reported; the numbers are whole.",
     "unchecked": "no gate has found that it trains what a single process trains.",
+    "preload": "LD_PRELOAD loads a library into every process of the row, which may "
+    "replace any function of torch and of its libraries.",
     "throttled": "a GPU lowered its clocks because of heat or a fault of its power "
     "supply: the row says nothing about what the machine can do.",
     "oversubscribed": "ranks share a physical core or a GPU, or had fewer cores than "

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankbench.cell import ALTERNATIVE, Cell
+from rankbench.cell import ALTERNATIVE, Cell, spell_value
 from rankbench.record import OVERSUBSCRIBED
 from rankbench.results.numbers.summary import Base, Summary
 
@@ -165,14 +165,14 @@ def _name(cell: Cell) -> str:
 
 def _name_groups(cells: Sequence[Cell]) -> list[str]:
     """Title of each panel: model, data, batch, and whatever else distinguishes it."""
-    fields = [{**cell.to_dict(), **cell.model_options} for cell in cells]
+    fields = [cell.fields for cell in cells]
     titles = []
     for cell, values in zip(cells, fields, strict=True):
         batch = f"batch {cell.batch_size} ({cell.scaling} scaling)"
         differing = [
-            f"{name} {value}"
+            _TOLD.get(name, "{0} {1}").format(name, spell_value(value))
             for name, value in values.items()
-            if name not in _NOT_TOLD
+            if name not in {*_NOT_TOLD, *cell.options, *cell.env}
             and any(other.get(name) != value for other in fields)
         ]
         own = [cell.model, cell.data, batch]
@@ -188,6 +188,8 @@ def _name_groups(cells: Sequence[Cell]) -> list[str]:
 
 # Fields that every title shows, and those in which cells of a panel may differ.
 _NOT_TOLD = {
-    *("model", "model_options", "data", "batch_size", "scaling", "script"),
-    *ALTERNATIVE,
+    *("model", "data", "batch_size", "scaling", "args", "samples_per_step"),
+    *("own strategy", *ALTERNATIVE),
 }
+
+_TOLD = {"per_sample": "learning_rate {1} per sample"}

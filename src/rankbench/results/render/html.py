@@ -21,6 +21,7 @@ import jinja2
 from markupsafe import Markup
 
 from rankbench import __version__
+from rankbench.cell import spell_value
 from rankbench.invocation import DEFAULT_EXPERIMENT, rankbench_command
 from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of
@@ -89,7 +90,7 @@ def to_html(
 
 def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is said of each cell: what it is, unlike others, and how to measure it."""
-    fields = [summary.row.cell.to_dict() for summary in found.summaries]
+    fields = [summary.row.cell.fields for summary in found.summaries]
     return [
         {
             "id": summary.row.id,
@@ -100,9 +101,9 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
                 "launches": f"{summary.row.ok}/{summary.row.wanted}",
                 "measure it again": _rerun(summary, plan) if summary.row.wanted else "",
                 **{
-                    name: str(value)
+                    name: spell_value(value)
                     for name, value in own.items()
-                    if any(other[name] != value for other in fields)
+                    if any(other.get(name) != value for other in fields)
                 },
             },
         }
