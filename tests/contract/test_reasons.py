@@ -80,10 +80,11 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
         ["Process 0 terminated with", "train.py starts its own ranks, but"],
     ),
     "lacks a file": (
-        "open('conf.json')",
+        "from torch import distributed, multiprocessing as mp\nopen('conf.json')\n"
+        "mp.spawn(distributed.init_process_group)",
         1,
         "crashed",
-        ["No such file or directory: 'conf.json'; at train.py:1", "under `files`"],
+        ["No such file or directory: 'conf.json'; at train.py:2", "under `files`"],
     ),
     "lacks a variable": (
         "import os\nos.environ['MY_DATA_DIR']",
@@ -157,3 +158,6 @@ def test_a_reason_has_its_evidence(start, name):
     for said in words:
         assert said in record["reason"]
     assert "NUM_THREADS" not in record["reason"]
+    assert ("starts its own ranks" in record["reason"]) == (
+        name == "starts its own ranks"
+    )

@@ -175,6 +175,10 @@ _SPAWNS = re.compile(
     r"^(?!\s*def )[^#'\"\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE
 )
 _JOINS = "init_process_group"
+# An exception of the script that has nothing to do with ranks of its own.
+_OWN_FAULT = re.compile(
+    r"(?!.*(?:ScriptError|\bProcess[ -]\d|ddress already in use)).*Error: ", re.DOTALL
+)
 
 
 def find_hints(
@@ -199,7 +203,8 @@ def find_hints(
     found = []
     if spec.cell.script is not None:
         spawning = [name for name, text in sources.items() if _SPAWNS.search(text)]
-        if spawning and any(_JOINS in text for text in sources.values()):
+        joins = any(_JOINS in text for text in sources.values())
+        if spawning and joins and not _OWN_FAULT.match(reason):
             found.append(
                 f"{spawning[0]} starts its own ranks, but the launcher starts them: "
                 "remove that part"
