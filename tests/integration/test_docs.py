@@ -8,46 +8,18 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
+from documents import read_steps
 from tampers import make_key
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.integration
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"`([\w./-]+\.(?:py|yaml))`")
-
-
-@dataclass
-class Step:
-    """A file to write, or a command to run."""
-
-    file: str | None
-    text: str
-
-
-def read_steps(document: Path) -> list[Step]:
-    """Files and commands of a document, in its order.
-
-    A block of code goes into the file that the text before it named last.
-    """
-    text = document.read_text()
-    steps = []
-    for block in BLOCK.finditer(text):
-        kind, body = block[1], block[2]
-        if kind in ("python", "yaml"):
-            named = FILE_NAME.findall(text[: block.start()])
-            steps.append(Step(named[-1], body))
-        elif kind == "console":
-            lines = [line[2:] for line in body.splitlines() if line.startswith("$ ")]
-            steps += [Step(None, line) for line in lines]
-    return steps
 
 
 @pytest.mark.parametrize(
@@ -58,7 +30,7 @@ def read_steps(document: Path) -> list[Step]:
     ],
 )
 def test_a_document_does_what_it_says(project, name):
-    steps = read_steps(DOCS / f"{name}.md")
+    steps = read_steps((DOCS / f"{name}.md").read_text())
     assert any(step.file for step in steps)
     assert any(step.file is None for step in steps)
     tools = Path(sys.executable).parent
@@ -89,7 +61,7 @@ def test_the_strategy_of_the_documents_passes_the_contract(project):
     """What docs/extending.md shows learns what a single process learns."""
     (step,) = [
         step
-        for step in read_steps(DOCS / "extending.md")
+        for step in read_steps((DOCS / "extending.md").read_text())
         if step.file and step.file.endswith("late_average.py")
     ]
     assert step.file
@@ -114,7 +86,7 @@ def test_the_strategy_of_the_documents_passes_the_contract(project):
 
 def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran():
     """docs/history.md: what a scheduler runs is what its console blocks run."""
-    steps = read_steps(DOCS / "history.md")
+    steps = read_steps((DOCS / "history.md").read_text())
     (workflow,) = (s.text for s in steps if s.file == ".github/workflows/nightly.yaml")
     (job,) = yaml.safe_load(workflow)["jobs"].values()
     said = [step.get("run", "") for step in job["steps"]]
@@ -145,7 +117,7 @@ def test_bundles_are_signed_as_the_document_says(tmp_path):
     shutil.copy(tmp_path / ".ssh/id_ed25519.pub", tmp_path / "USER.keys")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "HOME": str(tmp_path), "PATH": path}
-    commands = [step.text for step in read_steps(DOCS / "publishing.md")]
+    commands = [step.text for step in read_steps((DOCS / "publishing.md").read_text())]
     assert len(commands) == 6
     said = ""
     for command in commands:
