@@ -52,6 +52,13 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
         "timeout",
         ["rank 0 at train.py:5 in <module>: distributed.barrier()", "train.py:7"],
     ),
+    "waits for a compiler that was ended": (
+        "from torch.utils.file_baton import FileBaton\n"
+        "FileBaton('lock').try_acquire()\nFileBaton('lock').wait()",
+        1,
+        "timeout",
+        ["rank 0 at train.py:3 in <module>: FileBaton(", "remove the file `lock` of"],
+    ),
     "crashes": (
         "import ctypes\nctypes.string_at(0)",
         1,

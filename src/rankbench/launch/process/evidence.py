@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,6 +175,14 @@ _SPAWNS = re.compile(
     r"^(?!\s*def )[^#'\"\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE
 )
 _JOINS = "init_process_group"
+# Functions of torch in the stacks of ranks, and why they take so long.
+_COMPILES = {
+    "_run_ninja_build": "an extension of torch is compiled: compile it once before, or "
+    "raise time_limit",
+    "file_baton.py": "another process compiles an extension of torch, or was ended "
+    "while it did: remove the file `lock` of this extension below "
+    "~/.cache/torch_extensions",
+}
 # An exception of the script that has nothing to do with ranks of its own.
 _OWN_FAULT = re.compile(
     r"(?!.*(?:ScriptError|\bProcess[ -]\d|ddress already in use)).*Error: ", re.DOTALL
@@ -184,6 +192,7 @@ _OWN_FAULT = re.compile(
 def find_hints(
     spec: LaunchSpec,
     reason: str,
+    logs: Iterable[str],
     passed: Mapping[str, str],
     inherited: Mapping[str, str] = os.environ,
 ) -> list[str]:
@@ -192,6 +201,7 @@ def find_hints(
     Args:
         spec: the launch.
         reason: why it failed.
+        logs: of its ranks.
         passed: variables that the ranks had.
         inherited: those that were set where rankbench was started.
     """
@@ -211,6 +221,9 @@ def find_hints(
             )
         if "FileNotFoundError" in reason:
             found.append("a file that the script reads must be listed under `files`")
+    said = "".join(logs)
+    compiling = [hint for name, hint in _COMPILES.items() if name in said]
+    found += compiling[:1]
     text = "\n".join((reason, *sources.values()))
     dropped = [
         name

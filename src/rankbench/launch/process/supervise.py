@@ -173,7 +173,8 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         outcome, results = _collect(spec, list(reports.values()))
         outcome = replace(outcome, parting=parting)
     if outcome.reason is not None and spec.own and outcome.status != "cancelled":
-        hints = find_hints(spec, outcome.reason, command.env)
+        logs = ending.rank_logs.values()
+        hints = find_hints(spec, outcome.reason, logs, command.env)
         outcome = replace(outcome, reason="; ".join([outcome.reason, *hints]))
     if outcome.status == "crashed" and devices and (lost := devices.find_lost()):
         outcome = replace(outcome, reason=f"{lost}: {outcome.reason}", cause="site")
