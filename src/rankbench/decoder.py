@@ -98,6 +98,19 @@ def swiglu_width(width: int) -> int:
     return -(-8 * width // 48) * 16
 
 
+def stages_of_rank(
+    options: Mapping[str, Any], schedules: Mapping[str, Mapping[str, Any]]
+) -> int:
+    """How many stages of a pipeline each rank has.
+
+    Args:
+        options: of a strategy.
+        schedules: the entry of that name of the strategy's `needs`.
+    """
+    stages = schedules.get(options.get("schedule", ""), {}).get("stages", 1)
+    return int(options.get(stages, stages))
+
+
 def split_evenly(costs: Sequence[float], groups: int) -> list[int]:
     """The group sizes that make the most expensive group as cheap as possible.
 

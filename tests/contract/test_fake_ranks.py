@@ -96,7 +96,7 @@ class Case:
 # Heads of keys and values that several heads share, and an MLP with a gate.
 GATED = {"kv_heads": 8, "heads": 16, "mlp": "swiglu", "width": 96}
 BF16, MESH = {"precision": "bf16"}, {"topology": "2x8"}
-STAGES = {"model_options": LONG}
+STAGES, FOUR = {"model_options": LONG}, {"topology": "1x4"}
 CASES = [
     Case("single", cell={"topology": "1x1"}),
     Case("ddp"),
@@ -129,10 +129,9 @@ CASES = [
     Case("gpipe", {}, STAGES),
     Case("gpipe", {}, {**STAGES, "checkpointing": True}),
     Case("gpipe", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
-    Case(
-        "gpipe",
-        {"schedule": "interleaved", "microbatches": 8},
-        {**STAGES, "topology": "1x4"},
+    *(
+        Case("gpipe", {"schedule": name, "microbatches": 8}, {**STAGES, **FOUR})
+        for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
     ),
     Case("mp", {}, {"topology": "1x4"}),
     Case("pmp", {"backward": "early"}, {"topology": "1x4"}),

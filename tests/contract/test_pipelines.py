@@ -31,6 +31,8 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]
         ("gpipe", {"schedule": "1f1b", "microbatches": 32}),
         ("gpipe", {"schedule": "interleaved", "microbatches": 1}),
         ("gpipe", {"schedule": "interleaved", "microbatches": 32}),
+        ("gpipe", {"schedule": "zero-bubble", "virtual_stages": 1}),
+        ("gpipe", {"schedule": "zbv", "microbatches": 1}),
         ("gpipe", {"balance": "parameters"}),
         ("rpc_pmp", {"balance": "2,3"}),
         ("rpc_pmp", {"split_size": 5}),  # The last micro-batch is smaller.

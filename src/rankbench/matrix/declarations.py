@@ -67,9 +67,10 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "multiple_of": None,
     # Name of an option whose value must divide the number of timed steps.
     "periodic": None,
-    # Value of the option `schedule` -> its needs. "microbatches": one_per_rank (at
-    # least one for each rank) or equal_rounds (the same number in each round);
-    # "torch": backend -> first version of torch in which the schedule works.
+    # Value of the option `schedule` -> its needs. "microbatches": one_per_rank,
+    # one_per_stage (at least so many) or equal_rounds (the same number in each round);
+    # "torch": backend -> first version of torch in which the schedule works; "stages":
+    # number on each rank, or the option that gives it (1 if there is neither).
     "schedules": {},
     # Whether a forward sees only a part of its replica's batch: True, False, or the
     # name of an option that splits the batch if its value is above 1.

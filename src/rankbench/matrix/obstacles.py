@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rankbench.decoder import stages_of_rank
 from rankbench.matrix.candidate import Candidate
 from rankbench.matrix.schema import fits
 from rankbench.own_files import count_sequences
@@ -230,17 +231,23 @@ def _schedule(c: Candidate) -> str | None:
     needs = c.facts.needs["schedules"].get(name)
     if needs is None:
         return None
-    since = needs["torch"].get(c.cell.backend)
+    since = needs.get("torch", {}).get(c.cell.backend)
     if since and not c.no_place and _version(c.software.torch) < _version(since):
         return (
-            f"schedule {name} hangs over {c.cell.backend} before torch {since}; "
-            f"this is {c.software.torch}"
+            f"schedule {name} needs torch {since} over {c.cell.backend}; this is "
+            f"{c.software.torch}"
         )
     count, ranks = c.cell.options["microbatches"], c.shape.replica_ranks
-    rounds = max(1, count // ranks)
-    if needs["microbatches"] == "one_per_rank" and count < ranks:
+    rounds, kind = max(1, count // ranks), needs.get("microbatches")
+    if kind == "one_per_rank" and count < ranks:
         return f"schedule {name} needs {ranks} microbatches for {ranks} ranks"
-    if needs["microbatches"] == "equal_rounds" and count % rounds:
+    stages = ranks * stages_of_rank(c.cell.options, c.facts.needs["schedules"])
+    if kind == "one_per_stage" and count < stages:
+        return (
+            f"schedule {name} needs {stages} microbatches for {stages} stages on "
+            f"{ranks} ranks, not {count}"
+        )
+    if kind == "equal_rounds" and count % rounds:
         return (
             f"schedule {name} cannot send {count} microbatches through {ranks} ranks "
             f"in {rounds} equal rounds"

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from rankbench.cell import Cell, Shape
-from rankbench.decoder import split_evenly
+from rankbench.decoder import split_evenly, stages_of_rank
 from rankbench.environ import Place
 from rankbench.rank import models, variants
 from rankbench.rank.facts.fake_ranks import (
@@ -206,8 +206,8 @@ def _balance(cell: Cell, shape: Shape, sizes: Mapping[str, int]) -> Mapping[str,
     if options.get("balance") != "measured":
         return options
     stages = shape.replica_ranks * shape.devices_per_rank
-    if options.get("schedule") == "interleaved":
-        stages *= options["virtual_stages"]
+    needs = find_strategy(cell.strategy).needs
+    stages *= stages_of_rank(options, needs.get("schedules", {}))
     with unset_fake_temporarily(), torch.device("meta"):
         model = models.build(cell.model, **sizes, options=cell.model_options)
         x, costs = models.example_inputs(sizes, 2), []

@@ -46,7 +46,8 @@ class Stage(nn.Module):
             y = self.parts(x)
         # The receiver allocates its buffer from the shape alone, without strides.
         sent: Tensor = lower(y, self.low_dtype).contiguous()
-        return sent
+        # Zero-bubble schedules detach it in place, which torch refuses for a view.
+        return sent.clone() if sent._is_view() else sent
 
 
 def lower(x: Tensor, low_dtype: torch.dtype | None) -> Tensor:

@@ -9,14 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 
-from rankbench.decoder import split_evenly
+from rankbench.decoder import split_evenly, stages_of_rank
 from rankbench.rank.strategies._partition import count_parts, measure_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
 from rankbench.rank.strategies._stand_in import stand_in
@@ -30,6 +25,19 @@ from rankbench.rank.strategies.base import (
 
 # Extra steps for measuring how long each rank waits.
 PROBES = 5
+
+# Schedule -> torch's class, and how many thirds of a stage's work the ideal bubble has
+# for each rank but one. The thirds are forward and the two halves of backward.
+KINDS = {
+    "gpipe": ("ScheduleGPipe", 3),
+    "1f1b": ("Schedule1F1B", 3),
+    "interleaved": ("ScheduleInterleaved1F1B", 3),
+    "zero-bubble": ("ScheduleInterleavedZeroBubble", 1),
+    "zbv": ("ScheduleZBVZeroBubble", 0),
+    "dualpipev": ("ScheduleDualPipeV", 2),
+}
+# Their stages lie like a V: the first rank has the first and the last one.
+V_SHAPED = ("zbv", "dualpipev")
 
 
 class GPipe(Strategy):
@@ -52,18 +60,38 @@ class GPipe(Strategy):
             # Older versions hang over gloo: they wait only for the last message of a
             # group, and gloo does not keep the messages in order.
             "1f1b": {"microbatches": "one_per_rank", "torch": {"gloo": "2.8"}},
-            "interleaved": {"microbatches": "equal_rounds", "torch": {"gloo": "2.8"}},
+            "interleaved": {
+                "microbatches": "equal_rounds",
+                "torch": {"gloo": "2.8"},
+                "stages": "virtual_stages",
+            },
+            # Older versions lack dualpipev, and run the others by other code.
+            "zero-bubble": {
+                "microbatches": "equal_rounds",
+                "torch": {"gloo": "2.9", "nccl": "2.9"},
+                "stages": "virtual_stages",
+            },
+            "zbv": {"torch": {"gloo": "2.9", "nccl": "2.9"}, "stages": 2},
+            "dualpipev": {
+                "microbatches": "one_per_stage",
+                "torch": {"gloo": "2.9", "nccl": "2.9"},
+                "stages": 2,
+            },
         },
     }
     options = {
         # gpipe: all forwards, then all backwards; 1f1b: each backward as early as
         # possible, to keep fewer activations; interleaved: 1f1b with several stages on
-        # each rank, to shorten the waits.
-        "schedule": {"enum": ["gpipe", "1f1b", "interleaved"], "default": "gpipe"},
+        # each rank, to shorten the waits; zero-bubble, zbv, dualpipev: gradients of
+        # weights are computed later than those of inputs, while the rank would wait.
+        "schedule": {
+            "enum": ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"],
+            "default": "gpipe",
+        },
         # Number of micro-batches in a batch.
         "microbatches": {"type": "integer", "minimum": 1, "default": 4},
-        # Number of stages on each rank under the interleaved schedule.
-        "virtual_stages": {"type": "integer", "minimum": 2, "default": 2},
+        # Number of stages on each rank under interleaved and zero-bubble.
+        "virtual_stages": {"type": "integer", "minimum": 1, "default": 2},
         # As in mp.
         "balance": {
             "type": "string",
@@ -91,8 +119,7 @@ class GPipe(Strategy):
         self.costs: list[float] = []
         self._sends: list[Tensor] = []
         self.count = int(self.chosen["microbatches"])
-        interleaved = self.chosen["schedule"] == "interleaved"
-        self.per_rank = int(self.chosen["virtual_stages"]) if interleaved else 1
+        self.per_rank = stages_of_rank(self.chosen, self.needs["schedules"])
 
     def step(self, batch: Batch, mark: Mark) -> Tensor | None:
         if not self.stages:
@@ -137,25 +164,27 @@ class GPipe(Strategy):
         step = per_step("step").to(self.world.device)
         distributed.all_reduce(step, distributed.ReduceOp.MAX)
         bubble = 1 - (forward + backward) / step.cpu()
-        ranks, parts = self.world.size, self.model.named_children()
-        names = [name for name, _ in parts]
+        names = [name for name, _ in self.model.named_children()]
+        waits = KINDS[self.chosen["schedule"]][1] * (self.world.size - 1)
         return {
             # Seconds of each part of the model on a micro-batch; on rank 0 only.
             "part_costs": self.costs,
-            "stages": [names[a:b] for a, b in self._borders[self.world.rank :: ranks]],
+            "stages": [
+                names[slice(*self._borders[stage.stage_index])] for stage in self.stages
+            ],
             "microbatches": self.count,
             "forward_s": float(forward.median()) / self.count,
             "backward_s": float(backward.median()) / self.count,
             "bubble": float(bubble.median()),
-            "ideal_bubble": (ranks - 1) / (self.per_rank * self.count + ranks - 1),
+            "ideal_bubble": waits / (3 * self.per_rank * self.count + waits),
         }
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights of this rank's parts; on rank 0 those of the whole model."""
-        ranks, rank = self.world.size, self.world.rank
+        rank = self.world.rank
         children = [name for name, _ in self.model.named_children()]
         owner = {
-            name: stage % ranks
+            name: self._owner(stage)
             for stage, (a, b) in enumerate(self._borders)
             for name in children[a:b]
         }
@@ -175,10 +204,10 @@ class GPipe(Strategy):
 
     def _split(self, batch: Batch) -> None:
         """Split the model into stages, and keep the stages of this rank."""
-        rank, ranks, device = self.world.rank, self.world.size, self.world.device
+        rank, device = self.world.rank, self.world.device
         self._shapes = tuple(whole.to("meta") for whole in batch)
         images = batch[0][: len(batch[0]) // self.count]
-        parts, number = list(self.model), ranks * self.per_rank
+        parts, number = list(self.model), self.world.size * self.per_rank
         balance = str(self.chosen["balance"])
         if balance == "measured":
             counts = self._measure(parts, images, number)
@@ -187,13 +216,14 @@ class GPipe(Strategy):
         self._borders = list(pairwise(accumulate(counts, initial=0)))
         shapes = trace_shapes(parts, images, self.low_dtype)
         for index, (first, last) in enumerate(self._borders):
-            if index % ranks != rank:
+            if self._owner(index) != rank:
                 for part in parts[first:last]:
                     part.to("meta")
                 continue
             # Gradients go back to the stage before, activations to the next.
-            self._sends += [shapes[first]] if index > 0 else []
-            self._sends += [shapes[last]] if index < number - 1 else []
+            for other, shape in ((index - 1, first), (index + 1, last)):
+                if 0 <= other < number and self._owner(other) != rank:
+                    self._sends.append(shapes[shape])
             for part in parts[first:last]:
                 self.load(part, device)
             # Shapes are given, or torch would find them by running the stage on
@@ -213,6 +243,12 @@ class GPipe(Strategy):
         # An optimizer requires at least one parameter, and a stage may have none.
         self.optimizer = self.make_optimizer(mine or [nn.Parameter(torch.zeros(1))])
 
+    def _owner(self, stage: int) -> int:
+        """The rank of a stage."""
+        turn, place = divmod(stage, self.world.size)
+        back = turn == 1 and self.chosen["schedule"] in V_SHAPED
+        return self.world.size - 1 - place if back else place
+
     def _measure(
         self, parts: Sequence[nn.Module], images: Tensor, number: int
     ) -> list[int]:
@@ -227,13 +263,9 @@ class GPipe(Strategy):
         return found
 
     def _make_schedule(self) -> Any:
-        kinds = {
-            "gpipe": ScheduleGPipe,
-            "1f1b": Schedule1F1B,
-            "interleaved": ScheduleInterleaved1F1B,
-        }
-        stages = self.stages if self.per_rank > 1 else self.stages[0]
-        kind: Any = kinds[self.chosen["schedule"]]
+        kind: Any = getattr(schedules, KINDS[self.chosen["schedule"]][0])
+        single = issubclass(kind, schedules.PipelineScheduleSingle)
+        stages = self.stages[0] if single else self.stages
         schedule = kind(stages, self.count, loss_fn=self._share_of_loss)
         # The loss is already divided by the number of micro-batches; some versions of
         # torch would divide the gradients again.
@@ -277,3 +309,8 @@ class TimedStage(PipelineStage):
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
         with self.watch("backward"):
             return super().backward_one_chunk(*args, **kwargs)
+
+    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """The gradients of weights, if their schedule separates them."""
+        with self.watch("backward"):
+            return super().backward_weight_one_chunk(*args, **kwargs)
