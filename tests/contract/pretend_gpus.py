@@ -1,7 +1,8 @@
 """The estimator on GPUs that are not there: on fake tensors that say they are on one.
 
 `pretend_gpus.cpp` is the half of it that torch calls from C++; see `compile_gpus`. Run
-as a program it does what `rankbench.rank.purposes.estimate` does, on the device cuda:0.
+as a program it does what `rankbench.rank.purposes.estimate` does, each rank on the GPU
+of its number on the host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch._subclasses import fake_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import cpp_extension
 
-from rankbench.rank.purposes.estimate import estimate_all
+from rankbench.cell import Cell, Shape
+from rankbench.rank.purposes import estimate
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 
@@ -89,6 +91,9 @@ def believe() -> None:
         setattr(torch.cuda, name, lambda *_, value=value, **__: value)
     for name in ("Stream", "Event", "device"):
         setattr(torch.cuda, name, Nothing)
+    torch.cuda.nvtx = Nothing()
+    # DeepSpeed finds weights by their identity, also after it has converted a module.
+    torch._has_compatible_shallow_copy_type = lambda a, b: a.device == b.device
     torch.Tensor.record_stream = lambda *_: None
     fake_tensor.init_gpu_context = lambda *_: None
     fake_tensor.FakeTensorMode.avoid_device_init = True
@@ -102,8 +107,23 @@ def believe() -> None:
     DistributedDataParallel.__init__ = wrap_without_timers
 
 
+estimate_on = estimate.estimate
+
+
+def estimate_on_own_gpu(
+    cell: Cell, shape: Shape, rank: int, device: torch.device
+) -> dict[str, Any]:
+    """What a rank needs, on the GPU that `choose_devices` would give it."""
+    number = rank % shape.ranks_per_node
+    torch.cuda.current_device = lambda: number
+    torch.accelerator.set_device_index(number)
+    return estimate_on(cell, shape, rank, torch.device(device.type, number))
+
+
 if __name__ == "__main__":
     believe()
+    estimate.estimate = estimate_on_own_gpu
     answers, sys.stdout = sys.stdout, sys.stderr
-    for answer in estimate_all(json.load(sys.stdin), torch.device("cuda", 0)):
+    asked = json.load(sys.stdin)
+    for answer in estimate.estimate_all(asked, torch.device("cuda")):
         print(json.dumps(answer), file=answers, flush=True)
