@@ -193,7 +193,7 @@ class SplitLayers:
 
     @staticmethod
     def _move(x: Tensor, there: Move, back: Move) -> Tensor:
-        moved: Tensor = _Moved.apply(x, there, back)
+        moved: Tensor = _moved(x, there, back)
         return moved
 
     def _mine(self, x: Tensor) -> Tensor:
@@ -232,6 +232,10 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return ctx.back(gradient), None, None
+
+
+# The compiler cannot follow what notes the bytes that are sent.
+_moved: Any = torch.compiler.disable(_Moved.apply)
 
 
 def _same(x: Tensor) -> Tensor:
