@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # Increase it whenever the meaning of a field changes, so that older records become
 # stale instead of being misread.
@@ -118,7 +118,7 @@ class Cell:
     fused_optimizer: bool = False
     clip_gradients: float | None = None
     compile: bool
-    checkpointing: bool
+    checkpointing: Literal["none", "full", "selective"] = "none"
     num_workers: int
     pin_memory: bool
     non_blocking: bool

@@ -194,6 +194,34 @@ def test_it_judges_every_model(model, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "checkpointing", "options"),
+    [
+        ("ddp", "selective", {}),
+        ("fsdp", "none", {}),
+        ("fsdp", "full", {"implementation": "fsdp1"}),
+        ("fsdp", "selective", {}),
+    ],
+)
+def test_blocks_that_are_compiled_train_as_others(
+    name, checkpointing, options, tmp_path
+):
+    status, reason, _ = run_gate(
+        tmp_path / "gate",
+        strategy=name,
+        options=options,
+        topology="1x2",
+        model="gpt",
+        model_options={"layers": 2, "width": 16},
+        data="tokens",
+        context=16,
+        batch_size=2,
+        compile=True,
+        checkpointing=checkpointing,
+    )
+    assert (status, reason) == ("ok", None)
+
+
+@pytest.mark.parametrize(
     "name", [case(name) for name in COMPARED if STRATEGIES[name].needs["clips"]]
 )
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(name, tmp_path):

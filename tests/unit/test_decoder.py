@@ -218,8 +218,8 @@ def test_an_estimate_stands_beside_the_measured_memory(tmp_path):
 def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path):
     """HFU stands beside it where forward is computed again."""
     plain = make_timed_cell("ddp", **GPT)
-    again = make_timed_cell("ddp", **GPT, checkpointing=True)
-    planned = [plan_cell(plain), plan_cell(again, suffix=".checkpointing=true")]
+    again = make_timed_cell("ddp", **GPT, checkpointing="full")
+    planned = [plan_cell(plain), plan_cell(again, suffix=".checkpointing=full")]
     layout = write_plan(tmp_path, planned)
     model = {
         "parameters": 1000,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
+from torch.utils.flop_counter import FlopCounterMode
 
 from factories import make_cell
 from rankbench.rank import models, variants
@@ -20,6 +21,7 @@ from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
 from rankbench.rank.training.recipe import (
+    compile_blocks,
     make_loss,
     optimizer_maker,
     prepare_model,
@@ -105,8 +107,6 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
     trained.scaler = torch.amp.GradScaler("cpu", enabled=cell.precision == "fp16")
     trained.max_norm = cell.clip_gradients
     trained.setup(model, optimizer_maker(cell))
-    if cell.compile:
-        trained.compile()
     torch.manual_seed(1)
     losses = []
     for _ in range(steps):
@@ -120,34 +120,69 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
 @pytest.mark.parametrize(
     "option",
     [
-        "channels_last",
-        "checkpointing",
+        {"channels_last": True},
+        {"checkpointing": "full"},
+        {"checkpointing": "selective"},
         # `compile` needs a C++ compiler.
-        pytest.param("compile", marks=pytest.mark.equipment),
+        pytest.param({"compile": True}, marks=pytest.mark.equipment),
     ],
+    ids=str,
 )
 def test_training_is_the_same_with(option):
-    if option == "compile" and not shutil.which("c++"):
+    if "compile" in option and not shutil.which("c++"):
         pytest.skip("no C++ compiler: install g++")
     losses, weights = train()
-    other, others = train(**{option: True})
+    other, others = train(**option)
     torch.testing.assert_close(other, losses)
     assert others.keys() == weights.keys()
     for name, value in weights.items():
         torch.testing.assert_close(others[name], value)
 
 
-def test_checkpointing_computes_forward_again():
-    calls = []
-    model = prepare_model(convolutions(), make_cell(checkpointing=True))
-    model[1][1].register_forward_pre_hook(lambda *_: calls.append(1))
-    model(torch.randn(2, 3, 8, 8)).sum().backward()
-    assert len(calls) == 2
+SIZES = {"vocabulary": 11, "context": 6}
+
+
+def decoder(checkpointing: str) -> nn.Module:
+    """A decoder of 3 layers; its embedding, norm and head are no blocks."""
+    model = models.build("gpt", **SIZES, seed=0, options={"layers": 3, "width": 16})
+    return prepare_model(model, make_cell(checkpointing=checkpointing))
+
+
+def test_checkpointing_computes_as_much_again_as_it_says():
+    flops = {}
+    for kind in ("none", "selective", "full"):
+        model, calls = decoder(kind), []
+        for part in (model.embedding, model.block2.norm1, model.norm, model.head):
+            part.register_forward_hook(lambda part, *_, calls=calls: calls.append(part))
+        with FlopCounterMode(display=False) as counter:
+            model(models.example_inputs(SIZES, 2)).sum().backward()
+        flops[kind] = counter.get_total_flops()
+        assert [calls.count(part) for part in dict.fromkeys(calls)] == [
+            1,
+            1 + (kind != "none"),
+            1,
+            1,
+        ]
+    assert flops["none"] < flops["selective"] < flops["full"] < 4 / 3 * flops["none"]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_all_blocks_are_one_graph(checkpointing):
+    torch._dynamo.reset()
+    model, graphs = decoder(checkpointing), []
+
+    def keep(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compile_blocks(model, keep)
+    model(models.example_inputs(SIZES, 2)).sum().backward()
+    assert len(graphs) == 1
 
 
 def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own():
     """Measured splits copy the parts of a model."""
-    model = prepare_model(convolutions(), make_cell(checkpointing=True))
+    model = prepare_model(convolutions(), make_cell(checkpointing="full"))
     part = copy.deepcopy(model[1])
     nn.init.zeros_(part[1].weight)
     nn.init.zeros_(part[1].bias)
@@ -231,7 +266,7 @@ def test_every_model_can_be_checkpointed(model):
     tokens = {"vocabulary": 11, "context": 6}
     sizes = tokens if variants.load("model", model).NEEDS.get("inputs") else images
     built = models.build(model, **sizes, seed=0)
-    prepared = prepare_model(built, make_cell(checkpointing=True))
+    prepared = prepare_model(built, make_cell(checkpointing="full"))
     inputs = models.example_inputs(sizes, 2)
     if sizes is images:
         inputs = torch.randn_like(inputs)

@@ -49,7 +49,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "precisions": ["fp32", "tf32", "bf16"],
     # Kind of a device -> first version of torch in which it works there.
     "torch": {},
-    # Whether torch.compile of the whole model makes sense.
+    # Whether it can train blocks that torch.compile has compiled.
     "compiles": True,
     # Whether gradients can be clipped by the norm of all of them.
     "clips": True,

@@ -279,10 +279,10 @@ def _precision(c: Candidate) -> str | None:
 
 def _compile(c: Candidate) -> str | None:
     if c.cell.compile and not c.facts.needs["compiles"]:
-        return f"{c.cell.strategy} takes the model apart: there is no whole to compile"
+        return f"{c.cell.strategy} cannot train blocks that are compiled"
     needs = c.catalog.models[c.cell.model]
     for key, wanted in (("compiles", "compile"), ("checkpoints", "checkpointing")):
-        if getattr(c.cell, wanted) and not needs[key]:
+        if getattr(c.cell, wanted) not in (False, "none") and not needs[key]:
             return f"{c.cell.model} says NEEDS = {{{key!r}: False}}: no {wanted}"
     return None
 

@@ -125,6 +125,16 @@ def find_parts(model: nn.Module) -> list[nn.Module]:
     return [part for part in parts if any(True for _ in part.parameters())]
 
 
+def find_blocks(model: nn.Module) -> list[nn.Module]:
+    """The parts that consist of layers, embeddings aside; all parts if none does."""
+    parts = find_parts(model)
+    return [
+        part
+        for part in parts
+        if any(not isinstance(layer, nn.Embedding) for layer in part.children())
+    ] or parts
+
+
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     for child in model.children():
         if isinstance(child, _LISTS):

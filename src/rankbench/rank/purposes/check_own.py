@@ -6,17 +6,16 @@ import copy
 import math
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from rankbench.own_files import Check
 from rankbench.rank import data, models, variants
+from rankbench.rank.training.recipe import checkpoint_blocks, compile_blocks
 
 _SAMPLES, _STEPS = 8, 10
 _SEED = 7
@@ -164,9 +163,7 @@ def _recompute(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
     other = copy.deepcopy(model)
     torch.manual_seed(_SEED)
     _loss(model, inputs, labels).backward()
-    for part in other.children():
-        if any(True for _ in part.parameters()):
-            part.forward = partial(checkpoint, part.forward, use_reentrant=False)
+    checkpoint_blocks(other, "full")
     torch.manual_seed(_SEED)
     _loss(other, inputs, labels).backward()
     pairs = zip(model.parameters(), other.parameters(), strict=True)
@@ -180,8 +177,9 @@ def _compile(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
         return Check("compiles", None, "not tried: there is no C++ compiler")
     model.eval()
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=False)
-    equal = torch.allclose(model(inputs), compiled(inputs), rtol=1e-3, atol=1e-4)
+    eager = model(inputs)
+    compile_blocks(model, "inductor")
+    equal = torch.allclose(eager, model(inputs), rtol=1e-3, atol=1e-4)
     said = _say(equal, "equal outputs by torch.compile")
     return Check("compiles", equal or None, said, {"compiles": equal})
 

@@ -116,7 +116,8 @@ def _run(
     cell: Cell, shape: Shape, world: World, ledger: Ledger, fake: FakeTensorMode
 ) -> dict[str, Any]:
     sizes = sizes_of_data(cell)
-    cell = replace(cell, options=_balance(cell, shape, sizes))
+    # Fake tensors cannot be compiled.
+    cell = replace(cell, options=_balance(cell, shape, sizes), compile=False)
     with unset_fake_temporarily():
         blueprint = draw_model(cell, sizes)
     for module in blueprint.model.modules():

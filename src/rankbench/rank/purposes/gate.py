@@ -84,7 +84,6 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         seed=seed,
         augment="none",
         precision="fp32",
-        compile=False,
         num_workers=0,
         learning_rate=(
             duty.spec.cell.learning_rate
@@ -104,7 +103,13 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
     blueprint = draw_model(cell, material.sizes, independent_of_the_split)
     blueprint.model.to(dtype)
     strategy = set_up_strategy(
-        cell, world, blueprint, replica_ranks=sharing, loss_scale=LOUD
+        cell,
+        world,
+        blueprint,
+        replica_ranks=sharing,
+        loss_scale=LOUD,
+        # Traces blocks as inductor does, and runs what it traced as it is.
+        compiler="aot_eager",
     )
     batches = make_batches(duty, cell, material, samples)
     losses = train(strategy, batches, steps=steps, device=world.device, dtype=dtype)
@@ -120,7 +125,9 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         "losses": losses,
     }
     if duty.place.rank == 0:
-        single = dataclasses.replace(cell, strategy="single", options={})
+        single = dataclasses.replace(
+            cell, strategy="single", options={}, compile=False, checkpointing="none"
+        )
         alone = dataclasses.replace(world, rank=0, size=1, backend="none")
         # Built as a whole, so that parts with other values would be noticed.
         model = independent_of_the_split(material.build_model()).to(dtype)

@@ -147,6 +147,7 @@ def set_up_strategy(
     replica_ranks: int,
     loss_scale: float = 1.0,
     load: Load | None = None,
+    compiler: str = "inductor",
 ) -> Strategy:
     """The strategy of the cell with its model, ready for the first step.
 
@@ -155,6 +156,7 @@ def set_up_strategy(
         replica_ranks: number of ranks that share a model replica.
         loss_scale: factor that the loss is multiplied by.
         load: loads parts of the model; None loads those of the blueprint.
+        compiler: backend of torch.compile, if the cell has ``compile``.
     """
     kind = find_strategy(cell.strategy)
     autocast = "fp32" if kind.casts else cell.precision
@@ -165,7 +167,7 @@ def set_up_strategy(
     fp16 = cell.precision == "fp16"
     strategy.scaler = torch.amp.GradScaler(world.device.type, enabled=fp16)
     strategy.low_dtype = AUTOCAST.get(cell.precision)
-    model = prepare_model(blueprint.model, cell)
+    model = prepare_model(blueprint.model, cell, compiler=compiler)
     # Tensors that parts of the model share count once.
     strategy.weight_bytes = 4 * sum(p.numel() for p in model.parameters())
     strategy.max_norm = cell.clip_gradients
@@ -173,8 +175,6 @@ def set_up_strategy(
     if not strategy.on_meta:
         strategy.load(model, world.device)
     strategy.setup(model, optimizer_maker(cell))
-    if cell.compile:
-        strategy.compile()
     # Augmentation and dropout must differ between replicas.
     torch.manual_seed(cell.seed * 1_000_003 + world.rank // replica_ranks)
     return strategy

@@ -106,7 +106,7 @@ class Strategy(ABC):
             there is no autocast.
         phases: names of the phases that `step` marks, in this order. The harness marks
             ``load`` and ``transfer`` before it calls `step`.
-        model: set it in `setup` if `compile` is not overridden.
+        model: the model as `setup` leaves it.
         optimizer: set it in `setup`, or in the first `step` at the latest.
     """
 
@@ -192,15 +192,6 @@ class Strategy(ABC):
         Empty if the ranks do not communicate. Each launch times these operations.
         """
         return []
-
-    def compile(self) -> None:
-        """Apply torch.compile to the module that `step` calls.
-
-        Called after `setup` and before the first step, if the cell has ``compile``. By
-        default it compiles `model` together with its wrapper: DDP then splits the graph
-        at its buckets, so that their communication still overlaps with backward.
-        """
-        self.model.compile()
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of the loss; under fp16 the loss is scaled first."""

@@ -94,9 +94,6 @@ class DeepSpeed(Strategy):
         self.optimizer = self.engine.optimizer
         self.waits = self._count_waits(len(list(model.parameters())))
 
-    def compile(self) -> None:
-        self.engine.compile()
-
     def step(self, batch: Batch, mark: Mark) -> Tensor:
         inputs, targets = batch
         if self.low_dtype and inputs.is_floating_point():

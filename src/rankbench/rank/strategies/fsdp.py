@@ -51,7 +51,6 @@ class Fsdp(Single):
     needs = {
         "backends": ["gloo", "nccl"],
         "group_ranks": ["shard_ranks"],
-        "compiles": False,
     }
     options = {
         # auto: FSDP2; FSDP1 on a CPU if this torch cannot run FSDP2 there.

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from rankbench.cell import Cell
-from rankbench.rank.models import find_parts
+from rankbench.rank.models import find_blocks
 from rankbench.rank.strategies.base import (
     Arithmetic,
     Batch,
@@ -90,18 +95,80 @@ def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
-    """Apply memory format and checkpointing to the model; names do not change."""
+aten = torch.ops.aten
+# What selective checkpointing keeps: the results of attention, and of every second
+# matrix product, as torchtitan does. A convolution's is often changed in place.
+_ATTENTION = {
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+}
+_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
+
+
+def prepare_model(
+    model: nn.Module, cell: Cell, *, compiler: str = "inductor"
+) -> nn.Module:
+    """Apply memory format, checkpointing and torch.compile; names do not change.
+
+    Args:
+        compiler: backend of torch.compile.
+    """
     if cell.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if cell.checkpointing:
-        # Parts without weights are skipped. They keep few activations, and some
-        # change their input in place, so they could not be recomputed from it.
-        for part in find_parts(model):
-            # Replace only `forward`, so that strategies still find the same parts.
-            keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
-            part.forward = keep_nothing
+    checkpoint_blocks(model, cell.checkpointing)
+    if cell.compile:
+        compile_blocks(model, compiler)
     return model
+
+
+def checkpoint_blocks(model: nn.Module, kind: str) -> None:
+    """Let backward compute the activations of blocks again: none, full, selective."""
+    again = {"full": _keep_nothing, "selective": _keep_some}.get(kind)
+    if again is None:
+        return
+    # Parts without weights are no blocks. They keep few activations, and some change
+    # their input in place, so they could not be recomputed from it.
+    for block in find_blocks(model):
+        # Replace only `forward`, so that strategies still find the same blocks. It is a
+        # method, so that a copy of a block computes with its own weights.
+        block.forward = MethodType(again, block)
+
+
+def compile_blocks(model: nn.Module, compiler: str | Callable[..., Any]) -> None:
+    """Compile each block; what a strategy does between blocks stays out of graphs."""
+    # DDP would split the graph of a block at its buckets.
+    torch._dynamo.config.optimize_ddp = False
+    for block in find_blocks(model):
+        block.compile(backend=compiler)
+
+
+def _keep_nothing(block: nn.Module, *inputs: Any) -> Any:
+    return checkpoint(type(block).forward, block, *inputs, use_reentrant=False)
+
+
+def _keep_some(block: nn.Module, *inputs: Any) -> Any:
+    return checkpoint(
+        type(block).forward,
+        block,
+        *inputs,
+        use_reentrant=False,
+        context_fn=_selective_contexts,
+    )
+
+
+def _selective_contexts() -> Any:
+    products = {False: 0, True: 0}
+
+    def choose(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        keep = operation in _ATTENTION
+        if operation in _PRODUCTS:
+            products[context.is_recompute] += 1
+            keep = products[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(choose)
 
 
 def memory_format_of(cell: Cell) -> torch.memory_format:

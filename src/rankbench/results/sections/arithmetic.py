@@ -53,7 +53,7 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         reason = f"{rate.value:.4g} TFLOP/s is above the peak: correct peak_tflops"
         return {**row, "peak_tflop_s": peak, "reason": reason}
     row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
-    if cell.unit == "tokens" and cell.checkpointing:
+    if cell.unit == "tokens" and cell.checkpointing == "full":
         row["hfu_pct"] = mfu.scaled(4 / 3)
     return row
 
@@ -68,7 +68,7 @@ SECTION = Section(
         "utilisation, as in the appendix of the PaLM paper): that rate over the "
         "largest rate of the device in this precision, without sparsity, from the "
         "maker's data sheet or from peak_tflops in site.yaml. HFU (hardware FLOPs "
-        "utilisation) is 4/3 of MFU where checkpointing computes forward again."
+        "utilisation) is 4/3 of MFU with `checkpointing: full`."
     ),
     order=72,
     make=make,
