@@ -97,6 +97,7 @@ class Case:
 GATED = {"kv_heads": 8, "heads": 16, "mlp": "swiglu", "width": 96}
 BF16, MESH = {"precision": "bf16"}, {"topology": "2x8"}
 STAGES, FOUR = {"model_options": LONG}, {"topology": "1x4"}
+TIED = {"model_options": {**MODEL, "tie_embeddings": True}}
 CASES = [
     Case("single", cell={"topology": "1x1"}),
     Case("ddp"),
@@ -116,6 +117,17 @@ CASES = [
     Case("fsdp", cell={"checkpointing": "full"}),
     Case("fsdp", {"implementation": "fsdp1"}),
     Case("fsdp", {"implementation": "fsdp1", "shard_ranks": 4}),
+    Case("fsdp", {"accumulation": 4}, BF16),
+    Case("fsdp", {"accumulation": 4, "implementation": "fsdp1"}, TIED),
+    Case("fsdp", {"accumulation": 2}, TIED),
+    Case(
+        "fsdp",
+        {
+            "accumulation": 2,
+            "implementation": "fsdp1",
+            "reshard_after_forward": False,
+        },
+    ),
     Case("tp"),
     Case("tp", {"degree": 4}, {**MESH, **BF16}),
     Case("tp", {"sequence": False}, {"checkpointing": "full"}),

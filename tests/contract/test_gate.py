@@ -198,8 +198,8 @@ def test_it_judges_every_model(model, tmp_path):
     [
         ("ddp", "selective", {}),
         ("fsdp", "none", {}),
-        ("fsdp", "full", {"implementation": "fsdp1"}),
-        ("fsdp", "selective", {}),
+        ("fsdp", "full", {"implementation": "fsdp1", "accumulation": 2}),
+        ("fsdp", "selective", {"accumulation": 2}),
     ],
 )
 def test_blocks_that_are_compiled_train_as_others(
@@ -214,7 +214,7 @@ def test_blocks_that_are_compiled_train_as_others(
         model_options={"layers": 2, "width": 16},
         data="tokens",
         context=16,
-        batch_size=2,
+        batch_size=4,
         compile=True,
         checkpointing=checkpointing,
     )

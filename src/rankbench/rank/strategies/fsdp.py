@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
+    FSDPModule,
     FullyShardedDataParallel,
     MixedPrecision,
     MixedPrecisionPolicy,
@@ -27,7 +29,7 @@ from rankbench.rank.strategies._weights import (
     keep_statistics,
     make_contiguous,
 )
-from rankbench.rank.strategies.base import MakeOptimizer, Operation
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Operation
 from rankbench.rank.strategies.single import Single
 
 # (several copies of the model?, free gathered weights after forward?) -> FSDP1's name.
@@ -51,6 +53,8 @@ class Fsdp(Single):
     needs = {
         "backends": ["gloo", "nccl"],
         "group_ranks": ["shard_ranks"],
+        "multiple_of": "accumulation",
+        "splits_batch": "accumulation",
     }
     options = {
         # auto: FSDP2; FSDP1 on a CPU if this torch cannot run FSDP2 there.
@@ -59,6 +63,8 @@ class Fsdp(Single):
         # Number of ranks that share one copy of the model; 0: all ranks. With fewer
         # there are several copies, which average their gradients.
         "shard_ranks": {"type": "integer", "minimum": 0, "default": 0},
+        # Number of parts of a rank's batch. Gradients are sent after the last only.
+        "accumulation": {"type": "integer", "minimum": 1, "default": 1},
     }
     conditions = [
         {
@@ -76,18 +82,52 @@ class Fsdp(Single):
             keep_statistics(model)
         wrap = self._wrap_2 if self._runs_fsdp2() else self._wrap_1
         self.mesh = self._make_mesh()
+        parts = gathered_parts(model)
+        # Backward begins with the last part, and with what is of no part.
+        kept = {*model.parameters()} - {p for part in parts for p in part.parameters()}
+        if parts and self._runs_fsdp2():
+            kept |= {*parts[-1].parameters()}
+        self.kept_bytes = 4 * sum(weight.numel() for weight in kept)
         wrapped = wrap(model, self.mesh)
         self.load(wrapped, self.world.device)
         super().setup(wrapped, make_optimizer)
 
+    def train_on(self, batch: Batch, mark: Mark) -> Tensor:
+        parts = int(self.chosen["accumulation"])
+        losses = []
+        for number in range(parts):
+            inputs, targets = (tensor.chunk(parts)[number] for tensor in batch)
+            with self._sending(number == parts - 1):
+                loss = self.compute_loss(self.model, (inputs, targets)) / parts
+                mark("forward")
+                self.backward(loss)
+                mark("backward")
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def _sending(self, sends: bool) -> AbstractContextManager[Any]:
+        """A context for a pass after which gradients are sent, or are kept whole."""
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(sends)
+        elif not sends:
+            return cast(FullyShardedDataParallel, self.model).no_sync()
+        return nullcontext()
+
     def operations(self) -> list[Operation]:
         low = self.low_dtype or torch.float32
         shards = self.mesh.get_group("shard")
-        # Before forward, and before backward if they were freed.
-        times = 2 if self.chosen["reshard_after_forward"] else 1
-        size, gathered = self.weight_bytes, self.weight_bytes * low.itemsize / 4
+        size, gathered = self.weight_bytes, float(self.weight_bytes)
+        again, passes = (
+            self.chosen["reshard_after_forward"],
+            self.chosen["accumulation"],
+        )
+        if again:
+            gathered += size - self.kept_bytes  # before backward
+        if again or isinstance(self.model, FSDPModule):
+            gathered *= passes  # else FSDP1 keeps the weights until the last
+        gathered *= low.itemsize / 4
         sent = [
-            Operation("all_gather", times * gathered, low, shards),
+            Operation("all_gather", gathered, low, shards),
             Operation("reduce_scatter", size, group=shards),
         ]
         if self.mesh.ndim == 2:
@@ -128,18 +168,16 @@ class Fsdp(Single):
 
     def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         make_contiguous(model)
-        shard = partial(
-            fully_shard,
-            mesh=mesh,
-            reshard_after_forward=self.chosen["reshard_after_forward"],
-        )
         low = MixedPrecisionPolicy(
             param_dtype=self.low_dtype,
             reduce_dtype=torch.float32 if self.low_dtype else None,
         )
-        for part in gathered_parts(model):
-            shard(part, mp_policy=low)
-        shard(model, mp_policy=low)
+        shard = partial(fully_shard, mesh=mesh, mp_policy=low)
+        parts, again = gathered_parts(model), self.chosen["reshard_after_forward"]
+        for part in parts:
+            # Backward begins with the last one.
+            shard(part, reshard_after_forward=again and part is not parts[-1])
+        shard(model, reshard_after_forward=False)
         return model
 
     def _wrap_1(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
