@@ -25,25 +25,28 @@ test: $(INSTALLED) ## tests that need only Python, make and git: about 10 minute
 	@$(call run_tests,(unit or contract or first) and not equipment and not long)
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
-	@$(call run_tests,not gpu and not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT))))
+	@# Tests on the pretend cluster mostly wait for Slurm, so they run beside the others.
+	@mkdir -p build
+	@$(pytest) -m '$(all) and cluster and not alone' $(ARGS) >build/cluster.log 2>&1 & \
+	beside=$$!; $(call run_tests,$(all))
 
 test-gpu: $(INSTALLED) ## on a machine with a GPU: tests, speed and truth, 27 minutes at most
 	@set -e; for name in check speed truth; do \
 	    $(BIN)/python tests/gpu/campaign.py $$name --out results/gpu/$$name; done
 
 pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
-apart := (alone or cluster)
 # EXCEPT='MARKERS': `make test-all` omits tests with these markers.
+all := not gpu and not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT)))
 
-# The first half runs two tests at a time, because tests wait a lot, and launches wait for
-# one another. The second half runs tests that compare durations or fill the machine, one
-# at a time, even if a test of the first half has failed. Status 5 of pytest means that
-# ARGS chose no test of a half.
+# Two tests at a time, because tests wait a lot, and launches wait for one another. Then
+# tests that compare durations or fill the machine, one at a time, even if a test has
+# failed. Status 5 of pytest means that ARGS chose none.
 define run_tests
-both=0; one=0; \
-$(pytest) -n 2 --dist loadfile -m '$(1) and not $(apart)' $(ARGS) || both=$$?; \
-$(pytest) -m '$(1) and $(apart)' $(ARGS) || one=$$?; \
-case $$both/$$one in 0/0 | 0/5 | 5/0) ;; *) exit 1 ;; esac
+most=0; cluster=5; apart=0; \
+$(pytest) -n 2 --dist loadfile -m '$(1) and not (alone or cluster)' $(ARGS) || most=$$?; \
+[ -z "$$beside" ] || { cluster=0; wait "$$beside" || cluster=$$?; cat build/cluster.log; }; \
+$(pytest) -m '$(1) and alone' $(ARGS) || apart=$$?; \
+case $$most$$cluster$$apart in 555 | *[!05]*) exit 1 ;; esac
 endef
 
 lint: $(INSTALLED) ## style, types, rooms, workflow
