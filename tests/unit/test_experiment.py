@@ -182,6 +182,7 @@ oversubscribe: [false, true]
         ("steps: 20\nevaluate: true", None, 20, True),
         ("epochs: 3\nevaluate: false", 3, None, False),
         ("steps: 20\nevaluate: auto", None, 20, False),
+        ("steps: 20\ntarget: {accuracy: 0.9}", None, 20, True),
     ],
 )
 def test_protocol(tmp_path, text, epochs, steps, evaluate):

@@ -542,8 +542,8 @@ def test_time_to_a_loss(tmp_path):
     width = min(20, len(losses))
     last = float(losses[-width:].mean())
 
-    def rows_for(goal):
-        plan["experiment"]["target"] = goal and {"loss": goal}
+    def rows_for(goal, name="loss"):
+        plan["experiment"]["target"] = goal and {name: goal}
         layout.plan.write_text(json.dumps(plan))
         return list(write_rows(layout).values())
 
@@ -560,6 +560,11 @@ def test_time_to_a_loss(tmp_path):
     assert f"to loss {last + 1e-3:g} (s)" in layout.table("md").read_text()
     single, _ = rows_for(last - 1e-3)
     assert (single["target"], single.get("target_s", "")) == ("not reached", "")
+    # The records say 0.97, after the last step.
+    single, _ = rows_for(0.97, "accuracy")
+    assert float(single["target_samples"]) == steps * BATCH
+    assert "to accuracy 0.97 (s)" in layout.table("md").read_text()
+    assert rows_for(0.98, "accuracy")[0]["target"] == "not reached"
     # As of a script that reports no loss.
     for place in layout.attempt(cells[0]["id"], 1).iterdir():
         change_steps(place, rank0_loss=np.full(steps, np.nan, np.float32))

@@ -145,12 +145,14 @@ def _read_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("epochs and steps: give one of them, not both")
     if steps is None and epochs is None:
         epochs = DEFAULT_EPOCHS
-    evaluate = values["evaluate"]
+    evaluate, needed = values["evaluate"], "accuracy" in (values["target"] or {})
+    if evaluate is False and needed:
+        raise ValueError("target: accuracy is not measured with evaluate: false")
     return {
         "epochs": epochs,
         "steps": steps,
         "warmup": values["warmup"],
-        "evaluate": epochs is not None if evaluate == "auto" else evaluate,
+        "evaluate": epochs is not None or needed if evaluate == "auto" else evaluate,
     }
 
 

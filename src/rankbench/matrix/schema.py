@@ -222,7 +222,9 @@ def _explain(error: ValidationError, whole: Schema) -> list[str]:
 
 _LIMITS = {
     "minimum": "at least",
+    "minProperties": "at least",
     "maximum": "at most",
+    "maxProperties": "at most",
     "exclusiveMinimum": "more than",
     "exclusiveMaximum": "less than",
 }
@@ -234,7 +236,9 @@ def _expectation(error: ValidationError) -> str:
         kinds = [rule] if isinstance(rule, str) else rule
         return " or ".join(kinds)
     if error.validator in _LIMITS:
-        return f"{_LIMITS[error.validator]} {rule}"
+        schema: Any = error.schema
+        keys = ", ".join(schema.get("properties", ()))
+        return f"{_LIMITS[error.validator]} {rule}" + (keys and f" of the keys {keys}")
     if error.validator == "pattern":
         # Hide the part of the pattern that stops $ from matching before a line break.
         return f"text like {rule.removesuffix(_NO_LINE_BREAK)}"

@@ -69,14 +69,19 @@ class Measures:
     steps_s: NDArray[np.float64] = field(repr=False, compare=False)
     losses: NDArray[np.float64] = field(repr=False, compare=False)
 
-    def steps_to(self, loss: float) -> int | None:
-        """Steps from the first of the warm-up until the loss is reached; None if never.
+    def steps_to(self, goal: str, value: float) -> int | None:
+        """Steps from the first of the warm-up until a goal is reached; None if never.
 
-        It is reached when the mean of the last `LOSS_STEPS` steps is not above it.
+        Args:
+            goal: loss: the mean of the last `LOSS_STEPS` steps is not above the value.
+                accuracy, which is known after the last step only: not below it.
         """
+        if goal == "accuracy":
+            good = self.accuracy is not None and self.accuracy >= value
+            return len(self.losses) if good else None
         width = min(LOSS_STEPS, len(self.losses))
         means = np.convolve(self.losses, np.full(width, 1 / width), mode="valid")
-        reached = np.flatnonzero(means <= loss)
+        reached = np.flatnonzero(means <= value)
         return int(reached[0]) + width if len(reached) else None
 
     def seconds_of(self, steps: float) -> float:

@@ -97,7 +97,7 @@ class Results:
             file says so.
         price: of a device-hour, and its currency, where the site file says so.
         targets: what the experiment wants to be predicted.
-        target_loss: the loss to which time and samples are counted.
+        target: what time and samples are counted to: loss or accuracy, and its value.
     """
 
     experiment: str
@@ -106,7 +106,7 @@ class Results:
     peaks: Mapping[str, float] = field(default_factory=dict)
     price: tuple[float, str] | None = None
     targets: tuple[PredictedCell, ...] = ()
-    target_loss: float | None = None
+    target: tuple[str, float] | None = None
 
 
 # GPUs reach their power cap at full load, as their makers intend.
@@ -152,9 +152,9 @@ def load(layout: Layout) -> Results:
         budget=plan.experiment.get("budget"),
     )
     rows = tuple(_make_row(layout, own, enough.get(own.planned.id)) for own in attempts)
-    target = plan.experiment.get("target") or {"loss": None}
+    target = next(iter((plan.experiment.get("target") or {}).items()), None)
     predicted = tuple(plan.predicted)
-    return Results(plan.name, rows, study, peaks, price, predicted, target["loss"])
+    return Results(plan.name, rows, study, peaks, price, predicted, target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def make(found: ResultSet) -> Content:
     experiment, summaries = found.results.experiment, found.summaries
     # Without tokens all are samples/s, as in tables that have been published.
     has_tokens = any(summary.row.cell.unit == "tokens" for summary in summaries)
-    goal = found.results.target_loss
+    goal = found.results.target
     builds = {build for summary in summaries if (build := _torch(summary))}
     return Content(
         rows=[
@@ -104,14 +104,19 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _reach(summary: Summary, goal: float | None) -> dict[str, Any]:
-    """Seconds and samples until the loss is reached; numbers if each launch does."""
+def _reach(summary: Summary, goal: tuple[str, float] | None) -> dict[str, Any]:
+    """Seconds and samples until the goal is reached; numbers if each launch does."""
     if goal is None or not summary.measures:
         return {}
     counted = summary.counted
-    steps = [number for one in counted if (number := one.steps_to(goal)) is not None]
+    steps = [number for one in counted if (number := one.steps_to(*goal)) is not None]
     if len(steps) < len(counted):
-        known = any(np.isfinite(one.losses).all() for one in counted)
+        known = any(
+            np.isfinite(one.losses).all()
+            if goal[0] == "loss"
+            else one.accuracy is not None
+            for one in counted
+        )
         said = f"reached in {len(steps)} of {len(counted)}" if steps else "not reached"
         return {"target": said if known else "not measured"}
     batch = summary.row.launches[0].record["shape"]["global_batch"]
@@ -212,20 +217,23 @@ def _columns(found: ResultSet) -> dict[str, bool]:
         **{f"per device ({unit}/s)": numbers for unit in units},
         **dict.fromkeys(("efficiency", "memory (GiB)", "estimated (GiB)"), numbers),
         "MFU (%)": numbers,
-        **dict.fromkeys(_goal_headings(found.results.target_loss), numbers),
+        **dict.fromkeys(_goal_headings(found.results.target), numbers),
         **dict.fromkeys(("launches", "stopped", "network", "torch", "note"), words),
     }
 
 
-def _goal_headings(goal: float | None) -> tuple[str, ...]:
-    return () if goal is None else (f"to loss {goal:g} (s)", "to it (samples)")
+def _goal_headings(goal: tuple[str, float] | None) -> tuple[str, ...]:
+    if goal is None:
+        return ()
+    name, value = goal
+    return (f"to {name} {value:g} (s)", "to it (samples)")
 
 
 def _fields(summary: Summary, results: Results) -> dict[str, Text]:
     """Heading -> what it shows of a row."""
     row, cell, numbers = summary.row, summary.row.cell, summary.numbers
     memory, batch = numbers.get("memory_mib"), _global_batch(summary)
-    goal = results.target_loss
+    goal = results.target
     reached = _show_goal(_reach(summary, goal)) if goal is not None else ()
     return {
         "strategy": Text(cell.strategy, cell=row.id),
