@@ -60,13 +60,6 @@ def files_of(site: Site, cell: str) -> dict[Path, tuple[int, bytes]]:
     return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
 
 
-def test_preview_tells_jobs_and_writes_nothing(site, snakemake):
-    site.project.experiment("name: preview" + SHORT, "preview.yaml")
-    preview = snakemake("-n", "--config", "experiment=preview.yaml")
-    assert "2 jobs; the longest may take 5 minutes on 1 host: " in preview
-    assert not (site.project.root / "results/preview").exists()
-
-
 def test_preview_names_jobs_that_the_partition_does_not_allow(site, snakemake):
     site.project.experiment("name: limited" + SHORT, "limited.yaml")
     given = ("-n", "--config", "experiment=limited.yaml")
@@ -78,22 +71,6 @@ def test_preview_names_jobs_that_the_partition_does_not_allow(site, snakemake):
         site.cluster.administer(*partition, "MaxTime=UNLIMITED")
     assert "set max_job_minutes: 3" in said
     assert "max_job_minutes" not in snakemake(*given)
-
-
-def test_experiment_to_a_table(site, short, snakemake):
-    table = table_of(site, "short")
-    assert {row["status"] for row in table.values()} == {"ok"}, table
-    records = site.records("short")
-    (two,) = records[TWO]
-    assert [rank["host"] for rank in two["ranks"]] == two["launcher"]["hosts"]
-    assert len(set(two["launcher"]["hosts"])) == 2
-    comment = f"rule_job_wildcards_short_{TWO}"
-    assert jobs(site)[two["job_id"]].startswith("COMPLETED")
-    assert jobs(site)[two["job_id"]].endswith(comment)
-    known = site.cluster.run("scontrol", "show", "job", two["job_id"])
-    for expected in ("NumNodes=2", "NumTasks=2", "TimeLimit=00:05:00", "Requeue=0"):
-        assert expected in known
-    assert "MinMemoryNode=2000M" in known
 
 
 def test_rerun_of_a_cell_touches_that_cell_only(site, short, snakemake):
