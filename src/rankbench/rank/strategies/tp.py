@@ -36,7 +36,6 @@ class TensorParallel(Single):
         "replica_ranks": "degree",
         "divides": "layers",
         "sequential": True,
-        "compiles": False,
     }
     options = {
         # Number of ranks in a group; 0: all ranks.
