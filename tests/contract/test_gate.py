@@ -198,7 +198,7 @@ def test_it_judges_every_model(model, tmp_path):
     [
         ("ddp", "selective", {}),
         ("fsdp", "none", {}),
-        ("mesh", "selective", {}),
+        ("mesh", "none", {}),
         ("fsdp", "full", {"implementation": "fsdp1", "accumulation": 2}),
         ("fsdp", "selective", {"accumulation": 2}),
     ],

@@ -48,7 +48,12 @@ class TensorParallel(Single):
             "if": {"fused_optimizer": {"const": True}},
             "then": {"optimizer": {"enum": ["adam", "adamw"]}},
             "else": "torch has no fused sgd for weights that are sharded",
-        }
+        },
+        {
+            "if": {"compile": {"const": True}},
+            "then": {"checkpointing": {"const": "none"}},
+            "else": "torch compiles no blocks that communicate under checkpointing",
+        },
     ]
     on_meta = True
     phases = ["forward", "backward", "communication", "update"]
