@@ -70,3 +70,16 @@ def test_a_doubt_is_said_in_full(tmp_path):
     doubts = {doubt for row in facts["trust"] for doubt in row["doubts"]}
     assert doubts
     assert all(doubt in said["TRUST"] for doubt in doubts)
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_what_failed_is_measured_again(tmp_path, damaged):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned], launches=1)
+    status = "ok" if damaged else "crashed"
+    place = write_launch(layout, planned, 1, status=status, wanted=1)
+    if damaged:
+        (place / "record.json").write_text("{")
+    said = {note.term: note.text for note in in_brief(find_answer(read(layout)))}
+    rerun = said["NEXT"].replace("\n", " ").rpartition("rankbench ")[2]
+    assert rerun == ("rerun --stale" if damaged else "rerun --failed")

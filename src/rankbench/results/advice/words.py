@@ -171,10 +171,11 @@ def _why(reason: Facts) -> str:
 
 def _remedy(reasons: Sequence[Facts]) -> str:
     statuses = {reason["status"] for reason in reasons}
-    if statuses - _NOT_TRIED:
+    if failed := statuses - _NOT_TRIED:
+        which = "--stale" if failed == {"stale"} else "--failed"
         return (
             "rankbench show CELL says more, and where its logs are; without the cause, "
-            "rankbench rerun --failed"
+            f"rankbench rerun {which}"
         )
     if "not-run" in statuses:
         return "rankbench run"
