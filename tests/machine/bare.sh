@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs `make test` as a new user would: in a fresh clone of the last commit, with a new
-# environment and an empty home. PATH has only Python, make, git and basic programs. Other
-# installed programs are hidden: MPI, Apptainer, Slurm, browser, compiler. As root,
-# `bare.sh USER` runs it as this user.
+# Runs `make test` and `make quickstart` as a new user would: in a fresh clone of the last
+# commit, with a new environment and an empty home. PATH has only Python, make, git and
+# basic programs. Other installed programs are hidden: MPI, Apptainer, Slurm, browser,
+# compiler. As root, `bare.sh USER` runs it as this user.
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 user="${1:-}"
@@ -68,4 +68,10 @@ cd "$folder/rankbench"
         begun=$SECONDS
         make test
         echo "bare: make test took $((SECONDS - begun)) s"
+        begun=$SECONDS
+        # One launch of each cell shows that the first command of README runs.
+        sed -i "s/^launches: .*/launches: 1/" config.yaml
+        make quickstart
+        [ "$(grep -c ",ok," results/quickstart/table.csv)" -eq 5 ]
+        echo "bare: make quickstart took $((SECONDS - begun)) s"
     '
