@@ -84,8 +84,8 @@ bench: $(INSTALLED) ## measure rankbench's own overhead against bare loops
 	@set -e; for name in collectives harness pipeline planning startup tables; do \
 	    echo "benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
 
-example: $(INSTALLED) ## make docs/example, README's answer and the screenshot of a new run, or of RESULTS=FOLDER
-	@$(BIN)/python tests/make_example.py $(if $(RESULTS),"$$RESULTS")
+example: $(INSTALLED) ## make docs/example, README's answer and the screenshot of a new run, or of RESULTS=FOLDER; NAME=...: an example of the gallery
+	@$(BIN)/python tests/make_example.py $(if $(NAME),--name "$$NAME") $(if $(RESULTS),"$$RESULTS")
 
 # Apart from .venv: nothing else needs what it installs. With --quiet, warnings would not
 # count, and --strict would find nothing.

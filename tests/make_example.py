@@ -1,11 +1,12 @@
-"""Makes docs/example, the answer in README and the screenshot anew, from one run.
+"""Makes published examples anew: docs/example with README's answer, and the gallery's.
 
     python tests/make_example.py                     run config.yaml first
     python tests/make_example.py results/quickstart  of a run that is there
     python tests/make_example.py --readme            README alone, of docs/example
+    python tests/make_example.py --name two-hosts    of docs/gallery.md
 
 `make example` calls it. The screenshot needs Chromium and its driver; as root also the
-user of tests/machine/add_user.sh.
+user of tests/machine/add_user.sh. The example two-hosts needs a pretend cluster.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,37 +33,83 @@ RESULTS = ROOT / "results/quickstart"
 EXAMPLE, README = ROOT / "docs/example", ROOT / "README.md"
 SCREENSHOT = ROOT / "docs/screenshot.png"
 WIDTH, HEIGHT = 1280, 1500
+GALLERY = ROOT / "docs/gallery.md"
+# Examples of the gallery; one with a rate has two pretended hosts, whose links have it.
+RATES = {"two-hosts": "100mbit", "settings": None}
 
 
 def make_answer(example: Path = EXAMPLE) -> list[str]:
-    """Lines of the block of README that shows the answer of a bundle."""
+    """Lines of a block that shows the answer of a bundle."""
     answer = json.loads((example / "answer.json").read_text())
     return ["```text", *to_lines(in_brief(answer)), "```"]
 
 
 def fill(text: str, lines: list[str]) -> str:
-    """README with this answer between its comments."""
+    """A page with this answer between its comments."""
     start, end = "<!-- answer -->\n", "<!-- /answer -->"
     before, found, rest = text.partition(start)
-    assert found, f"README has no {start}"
-    return "".join(
-        [before, start, *(f"{line}\n" for line in lines), end, rest.partition(end)[2]]
-    )
+    assert found, f"the page has no {start}"
+    after = rest.partition(end)[2]
+    return "".join([before, start, *(f"{line}\n" for line in lines), end, after])
 
 
-def run_quickstart() -> None:
-    """Measure config.yaml anew.
+def measure(results: Path, experiment: Path) -> None:
+    """Measure an experiment anew.
 
     Raises:
         SystemExit: there are results, or the run has failed.
     """
-    if RESULTS.exists():
-        place = RESULTS.relative_to(ROOT)
-        sys.exit(f"{place} exists: move it away, or make the example of it: {place}")
+    refuse(results)
     program = Path(sys.executable).with_name("rankbench")
-    done = subprocess.run([program, "run", "config.yaml"], cwd=ROOT)
+    done = subprocess.run([program, "run", experiment], cwd=ROOT)
     if done.returncode:
         sys.exit(done.returncode)
+
+
+def refuse(results: Path) -> None:
+    """Do not continue an old run."""
+    if results.exists():
+        sys.exit(f"{results.relative_to(ROOT)} exists: move it away")
+
+
+def write_verified(results: Path, folder: Path) -> None:
+    """Write the anonymous bundle of a run into a folder.
+
+    Raises:
+        SystemExit: it does not verify.
+    """
+    write_bundle(Layout(results), folder, anonymise=True)
+    if faults := verify_bundle(folder).findings:
+        sys.exit("\n".join(map(str, [f"{folder} does not verify:", *faults])))
+
+
+def make_for_gallery(name: str) -> None:
+    """Measure an example of the gallery, and write its answer and its plot."""
+    results = ROOT / "results" / name
+    text = GALLERY.read_text()
+    (experiment,) = re.findall(
+        rf"^```yaml\n(name: {name}\n.*?)^```$", text, re.M | re.S
+    )
+    if rate := RATES[name]:
+        sys.path.insert(0, str(ROOT / "tests/cluster"))
+        from demo import run
+
+        refuse(results)
+        if status := run(name, experiment, hosts=2, rate=rate):
+            sys.exit(status)
+    else:
+        file = ROOT / "build" / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(experiment)
+        measure(results, file)
+    with tempfile.TemporaryDirectory(prefix="rankbench-gallery-") as folder:
+        bundle = Path(folder) / name
+        write_verified(results, bundle)
+        plot = GALLERY.with_suffix("") / f"{name}.svg"
+        plot.parent.mkdir(exist_ok=True)
+        shutil.copy(bundle / "plots/throughput.svg", plot)
+        lines = make_answer(bundle)[1:-1]
+        plot.with_suffix(".txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def take_screenshot(programs: tuple[str, str], folder: Path) -> None:
@@ -88,7 +136,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("results", type=Path, nargs="?", help="of a run that is there")
     parser.add_argument("--readme", action="store_true", help="write README alone")
+    parser.add_argument("--name", choices=RATES, help="an example of the gallery")
     arguments = parser.parse_args()
+    if arguments.name:
+        make_for_gallery(arguments.name)
+        return
     if not arguments.readme:
         from browser import find_programs
 
@@ -96,11 +148,8 @@ def main() -> None:
         if programs is None:
             sys.exit("the screenshot needs Chromium and its driver")
         if arguments.results is None:
-            run_quickstart()
-        layout = Layout((arguments.results or RESULTS).resolve())
-        write_bundle(layout, EXAMPLE, anonymise=True)
-        if faults := verify_bundle(EXAMPLE).findings:
-            sys.exit("\n".join(map(str, ["docs/example does not verify:", *faults])))
+            measure(RESULTS, ROOT / "config.yaml")
+        write_verified((arguments.results or RESULTS).resolve(), EXAMPLE)
         with tempfile.TemporaryDirectory(prefix="rankbench-example-") as name:
             Path(name).chmod(0o1777)
             take_screenshot(programs, Path(name))

@@ -1,9 +1,5 @@
 #!/usr/bin/env python3
-"""An experiment by Slurm jobs, on a pretend cluster: `make cluster-demo`, as root.
-
-It brings the cluster up, runs Snakemake on its login side as the ordinary user, copies
-the results to results/cluster-demo, and takes the cluster down.
-"""
+"""An experiment by Slurm jobs, on a pretend cluster: `make cluster-demo`, as root."""
 
 from __future__ import annotations
 
@@ -40,27 +36,44 @@ time_limit: 120
 """
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory(prefix=f"{NAME}-") as name:
-        work = Path(name)
+def run(name: str, experiment: str, *, hosts: int = 4, rate: str | None = None) -> int:
+    """Run an experiment on a cluster, and copy its results to results/NAME.
+
+    Snakemake runs on the login side as the ordinary user.
+
+    Args:
+        experiment: text of its file.
+        rate: of the hosts' links, as tc writes it; None does not limit them.
+
+    Returns:
+        Snakemake's exit status.
+
+    Raises:
+        PretendError: there is no cluster here, and why.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
+        work = Path(folder)
         work.chmod(0o755)
         home = work / "project"
         home.mkdir()
-        copy_project(home).experiment(EXPERIMENT, f"{NAME}.yaml")
+        copy_project(home).experiment(experiment, f"{name}.yaml")
         (home / "slurm_profile/site.yaml").write_text(SITE_FILE)
         shutil.chown(home, USER)
-        cluster = up(work / "cluster", user=USER, shared=[work, Path(sys.prefix)])
+        shared = [work, Path(sys.prefix)]
+        cluster = up(work / "cluster", hosts=hosts, user=USER, shared=shared)
         print(f"a cluster of {len(cluster.hosts)} hosts is up", flush=True)
         try:
+            for host in cluster.hosts.values() if rate else ():
+                host.slow(rate)
             asked = ("--profile", "slurm_profile", "--config")
             snakemake = [sys.executable, "-m", "snakemake", *asked]
             command = cluster.command(
-                [*snakemake, f"experiment={NAME}.yaml"], {"PYTHONPATH": f"{home}/src"}
+                [*snakemake, f"experiment={name}.yaml"], {"PYTHONPATH": f"{home}/src"}
             )
             done = subprocess.run(command, cwd=home, check=False)
-            found = home / "results" / NAME
+            found = home / "results" / name
             if found.exists():
-                kept = ROOT / "results" / NAME
+                kept = ROOT / "results" / name
                 shutil.copytree(found, kept, dirs_exist_ok=True)
                 print(f"the table, its page and its plots: {kept}")
         finally:
@@ -70,6 +83,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        sys.exit(run(NAME, EXPERIMENT))
     except PretendError as error:
         sys.exit(f"cluster-demo: {error}")

@@ -83,3 +83,20 @@ def test_what_failed_is_measured_again(tmp_path, damaged):
     said = {note.term: note.text for note in in_brief(find_answer(read(layout)))}
     rerun = said["NEXT"].replace("\n", " ").rpartition("rankbench ")[2]
     assert rerun == ("rerun --stale" if damaged else "rerun --failed")
+
+
+def test_a_long_name_cuts_off_no_number(tmp_path):
+    long = {"bucket_mb": 0.125, "gradient_as_bucket_view": True, "static_graph": True}
+    cells = [
+        make_cell("single"),
+        make_cell("ddp", "2x2", options=long),
+        make_cell("ddp", "2x2", options={"bucket_mb": 1}),
+    ]
+    planned = [plan_cell(cell, suffix=str(place)) for place, cell in enumerate(cells)]
+    layout = write_plan(tmp_path, planned, launches=8)
+    for one, rate in zip(planned, (800, 2000, 1500), strict=True):
+        for number in range(1, 9):
+            write_launch(layout, one, number, rate=rate * (1 + number / 500), wanted=8)
+    _, said = said_of(read(layout))
+    assert "static_graph=True" in said["USE"]
+    assert "] samples/s." in said["USE"]

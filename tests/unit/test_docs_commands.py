@@ -71,7 +71,7 @@ def test_targets_of_snakemake(document, words):
 EXPERIMENT = re.compile(r"^```yaml\n(name: .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["experiments", "comparing", "slurm"])
+@pytest.mark.parametrize("name", ["experiments", "comparing", "slurm", "gallery"])
 def test_experiments_of_documents_are_valid(name, tmp_path):
     blocks = EXPERIMENT.findall((ROOT / f"docs/{name}.md").read_text())
     assert blocks

@@ -225,9 +225,8 @@ def _use(facts: Facts, margin: float) -> Note:
     if fastest["less"]:
         others = "1 other row" if fastest["less"] == 1 else f"{fastest['less']} others"
         said.append(f"Slower: {others}.")
-    return _note(
-        "USE", f"{chosen}: {show_estimate(throughput)} {unit}.", " ".join(said)
-    )
+    best = f"{chosen}: {show_estimate(throughput)} {unit}."
+    return _note("USE", best, " ".join(said), lines=2)
 
 
 def _scales(facts: Facts, wanted: float, room: int) -> Iterator[Note]:
