@@ -21,7 +21,7 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 
 # A skip is a failure here: mark a test `equipment` if it needs more than this.
 test: REQUIRE := all
-test: $(INSTALLED) ## tests that need only Python, make and git: about 10 minutes
+test: $(INSTALLED) ## tests that need only Python, make and git: about 12 minutes
 	@$(call run_tests,(unit or contract or first) and not equipment and not long)
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure

@@ -377,9 +377,8 @@ def survey_site(
     """
     facts = read_site(path)
     native = facts["software"] == NATIVE
-    driver, capabilities = (None, []) if native else _gpus_of_ranks(facts)
-    asked = facts["cuda_flavour"]
-    facts["cuda_flavour"] = choose_flavour(asked, driver, capabilities)
+    here = (None, []) if native else _gpus_of_ranks(facts)
+    facts["cuda_flavour"] = choose_flavour(facts["cuda_flavour"], *here)
     if native:
         found = probe_machine(PROGRAMS, write=write)
         return native_site(facts, found, source=path), {}, facts["images"]
@@ -391,12 +390,16 @@ def survey_site(
         cores=len(physical_cores()),
         cuda_devices=gpus,
         no_cuda="this machine shows no NVIDIA GPU",
-        images=_software_in(images, gpus, facts),
+        images=_software_in(images, gpus, here),
     )
     return site, images, facts["images"]
 
 
-def _gpus_of_ranks(site: Mapping[str, Any]) -> tuple[str | None, list[float]]:
+# Version of the driver, and compute capability of each GPU.
+Gpus = tuple[str | None, list[float]]
+
+
+def _gpus_of_ranks(site: Mapping[str, Any]) -> Gpus:
     """Driver and compute capabilities if cells run on this machine, else nothing."""
     driver = read_driver()
     if driver is None or scheduler_of(site).has_hosts:
@@ -405,11 +408,10 @@ def _gpus_of_ranks(site: Mapping[str, Any]) -> tuple[str | None, list[float]]:
 
 
 def _software_in(
-    images: Mapping[str, Image], gpus: int, site: Mapping[str, Any]
+    images: Mapping[str, Image], gpus: int, here: Gpus
 ) -> dict[str, Software]:
     """Return what is known to be in each image, and whether GPUs here can run it."""
     found = {}
-    here = _gpus_of_ranks(site)
     for name, image in images.items():
         if facts := image.facts():
             software = describe_software(facts, gpus, name)
@@ -444,6 +446,8 @@ def add_given(
         return site, {}
     entries = {name: entry for name, entry in given.items() if entry != AUTO}
     found = load_given(CONTAINERS, Path(site.others["image_dir"]), entries)
+    if not found:
+        return site, {**images}
     known = catalog.with_images(experiment.values["images"]).images
     used = {find_image(cell, known)[0] for cell in experiment.cells.values()}
     for image in found.values() if probe else ():
@@ -456,7 +460,8 @@ def add_given(
                 log_path=image.sidecar.with_suffix(".log"),
                 tell=lambda line: print(line, file=sys.stderr, flush=True),
             )
-    software = {**site.images, **_software_in(found, site.cuda_devices, site.to_dict())}
+    here = _gpus_of_ranks(site.to_dict())
+    software = {**site.images, **_software_in(found, site.cuda_devices, here)}
     return replace(site, images=software), {**images, **found}
 
 

@@ -331,7 +331,8 @@ def _weigh(facts: Facts) -> str:
             "left out"
         )
     if again := measured.get("repeated"):
-        said.append(f"{again} disturbed launches were repeated")
+        launches = "launch was" if again == 1 else "launches were"
+        said.append(f"{again} disturbed {launches} repeated")
     doubts = [(doubt, row) for row in facts["trust"] for doubt in row["doubts"]]
     alike = _group(doubts, lambda pair: pair[0])
     said += [

@@ -20,7 +20,7 @@ from rankbench.results.compare.sides import (
     read_side,
 )
 from rankbench.results.compare.text import (
-    middle,
+    mean_throughput,
     number_to_json,
     printable,
     show_launches,
@@ -159,7 +159,7 @@ def runs_to_json(rows: Rows) -> list[dict[str, Any]]:
             "status": own.status,
             "reason": own.reason,
             "marks": list(own.marks),
-            "throughput": middle(own),
+            "throughput": mean_throughput(own),
             "unit": f"{own.unit}/s",
             "launches": len(own.throughput),
             "verdict": cell.verdict or None,

@@ -56,6 +56,7 @@ def show_values(values: Sequence[str]) -> str:
 
 
 def tabulate_rows(rows: Sequence[Sequence[str]], *headers: str) -> str:
+    """A table for a terminal, in which no text is taken for a number."""
     return tabulate(rows, headers=headers, disable_numparse=True)
 
 
@@ -308,8 +309,8 @@ def replayed_to_json(comparison: Comparison) -> list[Mapping[str, Any]]:
         {
             "cell": cell.id,
             "verdict": _REPLAYED[cell.verdict],
-            "theirs": middle(cell.old),
-            "ours": middle(cell.new),
+            "theirs": mean_throughput(cell.old),
+            "ours": mean_throughput(cell.new),
             "ratio": str(show_estimate(cell.ratio)),
             "why": _remark(cell)
             .replace("RESULTS", "the results here")
@@ -320,5 +321,6 @@ def replayed_to_json(comparison: Comparison) -> list[Mapping[str, Any]]:
     ]
 
 
-def middle(cell: CellLaunches | None) -> float | None:
+def mean_throughput(cell: CellLaunches | None) -> float | None:
+    """The geometric mean over its launches; None without launches."""
     return geometric_mean(cell.throughput) if cell and cell.throughput else None
