@@ -47,7 +47,7 @@ strategy:
   - fsdp: {shard_ranks: 2}
   - tp
   - mesh
-  - gpipe
+  - pipeline
   - deepspeed: {stage: [0, 1, 2, 3]}
 model: {gpt: {layers: 4, width: 256, heads: 8}}
 data: tokens

@@ -1,4 +1,4 @@
-"""The time of a gpipe step, compared with the time that its stages need.
+"""The time of a pipeline step, compared with the time that its stages need.
 
 There are two stages on two ranks, micro-batches of a fixed size, and a model that
 computes much and sends little. In a pipeline without overhead, M micro-batches take the
@@ -125,7 +125,7 @@ def be_rank(steps: int, out: Path) -> None:
 
     from rankbench.rank.strategies._pipeline import Stopwatch
     from rankbench.rank.strategies.base import World
-    from rankbench.rank.strategies.gpipe import GPipe
+    from rankbench.rank.strategies.pipeline import Pipeline
     from rankbench.rank.training.recipe import make_loss
 
     torch.set_num_threads(1)
@@ -135,7 +135,7 @@ def be_rank(steps: int, out: Path) -> None:
     for count in COUNTS:
         samples = count * MICROBATCH
         place_of = (place.rank, place.size, place.local_rank)
-        strategy = GPipe(
+        strategy = Pipeline(
             World(*place_of, cpu, (cpu,), "gloo", rank_batch=samples),
             make_loss("fp32", cpu),
             schedule="gpipe",

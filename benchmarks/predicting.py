@@ -31,7 +31,7 @@ LINKS = (150, 250, 400)  # Mbit/s
 SIZES = (4.0, 1.0, 2.0, 8.0)  # MiB of the model
 FITTED, MOST = 3, 8  # hosts
 BETWEEN = (4, 6)  # hosts that are measured, too, with the first size
-WIDE = ("ddp", "gpipe")  # strategies that are measured on them
+WIDE = ("ddp", "pipeline")  # strategies that are measured on them
 
 EXPERIMENT = """
 name: {name}
@@ -52,10 +52,10 @@ blocks:
       - ddp
       - ddp: {{bucket_mb: 0.5}}
       - zero1
-      - gpipe: {{microbatches: 4}}
+      - pipeline: {{microbatches: 4}}
     topology: [2x1, 3x1, 8x1]
 {between}"""
-MORE = """  - strategy: [ddp, gpipe: {microbatches: 4}]
+MORE = """  - strategy: [ddp, pipeline: {microbatches: 4}]
     topology: [4x1, 6x1]
 """
 

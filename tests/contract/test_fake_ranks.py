@@ -87,7 +87,7 @@ class Case:
         ranks = {
             "tp": shape.replica_ranks,
             "mesh": shards * shape.replica_ranks,
-            "gpipe": shape.replica_ranks,
+            "pipeline": shape.replica_ranks,
             "fsdp": cell.options.get("shard_ranks") or shape.ranks,
         }
         return 4 * model.parameters / ranks.get(self.strategy, 1)
@@ -138,11 +138,11 @@ CASES = [
     Case("mesh", {"tensor": 8, "reshard_after_forward": False}, {**MESH, **BF16}),
     Case("mesh", {"shard": 4}, {**MESH, "checkpointing": "full"}),
     Case("mesh", {"shard": 4, "tensor": 1}),
-    Case("gpipe", {}, STAGES),
-    Case("gpipe", {}, {**STAGES, "checkpointing": "full"}),
-    Case("gpipe", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
+    Case("pipeline", {}, STAGES),
+    Case("pipeline", {}, {**STAGES, "checkpointing": "full"}),
+    Case("pipeline", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
     *(
-        Case("gpipe", {"schedule": name, "microbatches": 8}, {**STAGES, **FOUR})
+        Case("pipeline", {"schedule": name, "microbatches": 8}, {**STAGES, **FOUR})
         for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
     ),
     Case("mp", {}, {"topology": "1x4"}),

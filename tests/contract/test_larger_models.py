@@ -24,8 +24,8 @@ SET_UP = WHOLE // RANKS + BLOCK + SMALL
         ("tp", {}, 0),
         # A part and its gradients, while it is timed. The times decide who gets how
         # many blocks: a rank may get one or two more, each with its gradients.
-        ("gpipe", {}, 5),
-        ("gpipe", {"balance": "parameters"}, 2),
+        ("pipeline", {}, 5),
+        ("pipeline", {"balance": "parameters"}, 2),
     ],
 )
 def test_a_model_larger_than_a_rank(strategy, options, in_flight, tmp_path):

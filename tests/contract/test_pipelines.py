@@ -26,14 +26,14 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *(("gpipe", {"microbatches": count}) for count in (1, 2, 8, 16, 32)),
-        ("gpipe", {"schedule": "1f1b", "microbatches": 2}),
-        ("gpipe", {"schedule": "1f1b", "microbatches": 32}),
-        ("gpipe", {"schedule": "interleaved", "microbatches": 1}),
-        ("gpipe", {"schedule": "interleaved", "microbatches": 32}),
-        ("gpipe", {"schedule": "zero-bubble", "virtual_stages": 1}),
-        ("gpipe", {"schedule": "zbv", "microbatches": 1}),
-        ("gpipe", {"balance": "parameters"}),
+        *(("pipeline", {"microbatches": count}) for count in (1, 2, 8, 16, 32)),
+        ("pipeline", {"schedule": "1f1b", "microbatches": 2}),
+        ("pipeline", {"schedule": "1f1b", "microbatches": 32}),
+        ("pipeline", {"schedule": "interleaved", "microbatches": 1}),
+        ("pipeline", {"schedule": "interleaved", "microbatches": 32}),
+        ("pipeline", {"schedule": "zero-bubble", "virtual_stages": 1}),
+        ("pipeline", {"schedule": "zbv", "microbatches": 1}),
+        ("pipeline", {"balance": "parameters"}),
         ("rpc_pmp", {"balance": "2,3"}),
         ("rpc_pmp", {"split_size": 5}),  # The last micro-batch is smaller.
         ("rpc_pmp", {"split_size": 64}),
@@ -54,7 +54,7 @@ def test_how_a_batch_is_cut_changes_nothing(name, options, learned, tmp_path):
 def test_each_rank_tells_its_stages_and_how_long_it_waits(schedule, ideal, tmp_path):
     interleaved = schedule == "interleaved"
     options = {"schedule": schedule, "microbatches": 8}
-    reports = run(tmp_path, "gpipe", 2 if interleaved else 3, options=options)
+    reports = run(tmp_path, "pipeline", 2 if interleaved else 3, options=options)
     details = [report["details"] for report in reports]
     names = [name for name, _ in small_model().named_children()]
     stages = [stage for told in details for stage in told["stages"]]
@@ -72,10 +72,10 @@ def test_what_it_does_to_tell_so_leaves_no_trace(tmp_path, monkeypatch):
     place = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
     runtime.join("gloo", place, f"file://{tmp_path}/store", cpu)
     try:
-        trained = find_strategy("gpipe")(
+        trained = find_strategy("pipeline")(
             World(0, 1, 0, cpu, (cpu,), "gloo", rank_batch=8),
             lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-            **defaults_of("gpipe"),
+            **defaults_of("pipeline"),
         )
         model = nn.Sequential(nn.BatchNorm1d(FEATURES), *small_model())
         trained.setup(model, lambda p: torch.optim.SGD(p, lr=0.1))

@@ -121,7 +121,7 @@ def test_the_matrix_of_a_cluster_is_planned():
     matrix = ROOT / "tests/cluster/matrix.yaml"
     planned = plan(matrix, None, make_site(nodes=2, cores=2))
     ways = {(c.cell.strategy, c.cell.topology) for c in planned.feasible}
-    assert {("zero1", "2x2"), ("gpipe", "2x2"), ("rpc_pmp", "2x2")} <= ways
+    assert {("zero1", "2x2"), ("pipeline", "2x2"), ("rpc_pmp", "2x2")} <= ways
 
 
 def test_rows_of_the_v100_table_have_the_topology_that_they_name():

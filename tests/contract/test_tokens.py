@@ -48,7 +48,9 @@ def test_gpt_is_trained_as_by_a_single_process(name, tmp_path):
     assert judge(tmp_path, name) == "ok"
 
 
-@pytest.mark.parametrize("name", [case(name) for name in ("cp", "fsdp", "gpipe", "tp")])
+@pytest.mark.parametrize(
+    "name", [case(name) for name in ("cp", "fsdp", "pipeline", "tp")]
+)
 def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
     require_packages(name)
     options = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2}
@@ -138,7 +140,7 @@ def test_embeddings_that_a_strategy_unties_are_found(tmp_path):
     assert judge(tmp_path, "ddp", code=code, model_options=TIED) == "mismatch"
 
 
-@pytest.mark.parametrize("name", ["ddp", "gpipe"])
+@pytest.mark.parametrize("name", ["ddp", "pipeline"])
 def test_a_launch_measures_tokens(name, tmp_path):
     """Also what is timed apart: buckets, stages, and the accuracy."""
     more = {"steps": 4, "epochs": None, "warmup": 2, "evaluate": True}

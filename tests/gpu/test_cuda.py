@@ -27,7 +27,7 @@ pytestmark = [
 
 EXPERIMENT = """
 name: gpu
-strategy: [single, dp, ddp, gpipe, rpc_pmp]
+strategy: [single, dp, ddp, pipeline, rpc_pmp]
 backend: [gloo, nccl]
 topology: [1x1, 1x2]
 model: resnet18

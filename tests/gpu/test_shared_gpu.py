@@ -30,7 +30,7 @@ def sharing_variables() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["ddp", "fsdp", "zero1", "tp", "gpipe", "deepspeed", "horovod"]
+    "name", ["ddp", "fsdp", "zero1", "tp", "pipeline", "deepspeed", "horovod"]
 )
 def test_two_ranks_on_one_gpu_train_what_one_process_trains(name, tmp_path):
     require_packages(name)

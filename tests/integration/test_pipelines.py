@@ -13,7 +13,7 @@ PIPELINES = """
 name: pipelines
 strategy:
   - single
-  - gpipe: {schedule: [gpipe, interleaved], microbatches: 8}
+  - pipeline: {schedule: [gpipe, interleaved], microbatches: 8}
   - rpc_pmp
 topology: 1x2
 oversubscribe: true
@@ -49,13 +49,13 @@ def test_pipelines_train_as_one_process_does_and_tell_of_their_stages(project):
         assert record["loss"]["last"] == pytest.approx(base["loss"]["last"], rel=0.05)
         accuracy = record["accuracy"]["overall"]
         assert accuracy == pytest.approx(base["accuracy"]["overall"], abs=0.1), cell
-        if cell.startswith("gpipe"):
+        if cell.startswith("pipeline"):
             told = [rank["details"] for rank in record["ranks"]]
             assert [len(one["stages"]) for one in told] == [1 + ("inter" in cell)] * 2
             assert all(0 < one["bubble"] < 1 for one in told)
     with open(results / "pipeline.csv") as file:
         bubbles = {row["cell"]: row for row in csv.DictReader(file)}
-    assert bubbles.keys() == {cell for cell in table if cell.startswith("gpipe")}
+    assert bubbles.keys() == {cell for cell in table if cell.startswith("pipeline")}
     for row in bubbles.values():
         assert (row["microbatches"], row["ranks"]) == ("8", "2")
     assert "Pipelines" in (results / "table.html").read_text()

@@ -456,17 +456,17 @@ def test_a_planted_pipeline_is_foreseen(tmp_path):
     measured = {name: planted_pipeline(name) for name in names}
     shapes = {name: pipeline_shape(name) for name in (*names, "7x1")}
     options = {"options": {"schedule": "gpipe", "microbatches": 4}}
-    made = foresee(tmp_path / "a", "gpipe", measured, "7x1", shapes, **options)
+    made = foresee(tmp_path / "a", "pipeline", measured, "7x1", shapes, **options)
     assert (made.method, made.why) == (MECHANISM, None)
     assert made.step_ms is not None
     true = 1e3 * sum(planted_pipeline("7x1")[0].values())
     assert made.step_ms.value == pytest.approx(true, rel=0.01)
     shapes["15x1"] = pipeline_shape("15x1")
-    many = foresee(tmp_path / "c", "gpipe", measured, "15x1", shapes, **options)
+    many = foresee(tmp_path / "c", "pipeline", measured, "15x1", shapes, **options)
     assert many.refused == "a model of 14 parts cannot be split in 15"
     for _, members in measured.values():
         del members["details"]["details"]["part_costs"]
-    older = foresee(tmp_path / "b", "gpipe", measured, "7x1", shapes, **options)
+    older = foresee(tmp_path / "b", "pipeline", measured, "7x1", shapes, **options)
     assert older.method == TOTALS
     assert "part of its model costs" in str(older.why)
 
@@ -494,7 +494,10 @@ def test_too_little_is_refused(tmp_path, measured, topology, said):
     ("changes", "said"),
     [
         ({"cell": make_cell("zero1", "4x1", backend="gloo")}, "none of its rows"),
-        ({"infeasible": "gpipe needs 4 microbatches"}, "gpipe needs 4 microbatches"),
+        (
+            {"infeasible": "pipeline needs 4 microbatches"},
+            "pipeline needs 4 microbatches",
+        ),
     ],
 )
 def test_a_target_without_rows_or_with_an_obstacle_is_refused(tmp_path, changes, said):
@@ -535,7 +538,7 @@ predict: [1x2, 1x8, 3x1]
 blocks:
   - strategy: single
     topology: 1x1
-  - strategy: [ddp, {gpipe: {microbatches: 4, schedule: 1f1b}}]
+  - strategy: [ddp, {pipeline: {microbatches: 4, schedule: 1f1b}}]
 batch_size: 32
 scaling: strong
 steps: 3
@@ -545,8 +548,8 @@ steps: 3
 def test_a_plan_has_what_is_to_be_predicted(tmp_path):
     plan = read_plan_of(tmp_path, PLAN)
     told = {one.id: one.infeasible for one in plan.predicted}
-    gpipe = "schedule=1f1b"
-    assert [name for name in told if gpipe not in name] == [
+    pipeline = "schedule=1f1b"
+    assert [name for name in told if pipeline not in name] == [
         "ddp.gloo.1x8.convnet.digits.batch_size=32.scaling=strong",
         "ddp.gloo.3x1.convnet.digits.batch_size=32.scaling=strong",
     ]

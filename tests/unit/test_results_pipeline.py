@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 
 def plan_pipeline(count: int) -> dict[str, Any]:
     options = {"schedule": "gpipe", "microbatches": count}
-    cell = make_cell("gpipe", "1x2", backend="gloo", options=options)
+    cell = make_cell("pipeline", "1x2", backend="gloo", options=options)
     phases = ["load", "transfer", "pipeline", "update"]
     return plan_cell(cell, suffix=f".microbatches={count}", phases=phases)
 

@@ -40,7 +40,7 @@ KINDS = {
 V_SHAPED = ("zbv", "dualpipev")
 
 
-class GPipe(Strategy):
+class Pipeline(Strategy):
     """Ranks send activations to the next stage and gradients to the one before.
 
     The first stage reads the inputs. The last stage reads the targets, so only its rank
@@ -103,7 +103,7 @@ class GPipe(Strategy):
         {
             "if": {"backend": {"const": "gloo"}},
             "then": {"device": {"const": "cpu"}},
-            "else": "gloo cannot carry what gpipe sends from GPUs",
+            "else": "gloo cannot carry what pipeline sends from GPUs",
         }
     ]
     on_meta = True
