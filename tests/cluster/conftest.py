@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from allocations import Site
 from desks import Desk, make_desk
-from logins import Snakemake
+from logins import Snakemake, start
 from pretend_cluster import Cluster
 from pretend_down import down
 from pretend_host import PretendError
@@ -148,27 +149,7 @@ def profile(site: Site) -> Path:
 @pytest.fixture(scope="module")
 def run(site: Site, profile: Path) -> Callable[..., subprocess.Popen[str]]:
     """Start a command of this Python's environment as the user, in the project."""
-    beside = Path(site.python).parent
-    variables = {
-        "PYTHONPATH": str(site.project.root / "src"),
-        "PATH": f"{beside}:{os.environ['PATH']}",
-        "SNAKEMAKE_PROFILE": profile.name,
-        # A habit of users that must not hide their running jobs.
-        "SQUEUE_STATES": "PD",
-    }
-
-    def start(*argv: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            site.cluster.command((site.python, "-m", *argv), variables),
-            cwd=site.project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    return start
+    return partial(start, site)
 
 
 @pytest.fixture(scope="module")

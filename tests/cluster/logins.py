@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 from allocations import Site
 
 Snakemake = Callable[..., str]
+
+
+def start(site: Site, *argv: str) -> subprocess.Popen[str]:
+    """Start a command of this Python's environment as the user, in the project."""
+    variables = {
+        "PYTHONPATH": str(site.project.root / "src"),
+        "PATH": f"{Path(site.python).parent}:{os.environ['PATH']}",
+        "SNAKEMAKE_PROFILE": "slurm_profile",
+        # A habit of users that must not hide their running jobs.
+        "SQUEUE_STATES": "PD",
+    }
+    return subprocess.Popen(
+        site.cluster.command((site.python, "-m", *argv), variables),
+        cwd=site.project.root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def table_of(site: Site, name: str) -> dict[str, dict[str, str]]:

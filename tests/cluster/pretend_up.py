@@ -58,6 +58,7 @@ def up(
     shared: Sequence[Path] = (),
     slurm: bool = True,
     bind_cores: bool = False,
+    gpus: str = "",
 ) -> Cluster:
     """Bring a cluster up; if that fails, take down what there is of it.
 
@@ -66,7 +67,8 @@ def up(
     host, as Slurm counts. shared: folders below /tmp that hosts see too; the rest of
     /tmp is each host's own. slurm: without it, each host has an sshd and a home of its
     own for the user. bind_cores: Slurm binds jobs and tasks to cores (ConstrainCores,
-    task/affinity); only one host can have that, with all cores of the machine.
+    task/affinity); only one host can have that, with all cores of the machine. gpus:
+    the type of GPU of which Slurm counts two on each host, although there are none.
     PretendError: why not.
     """
     check_machine(user, FOR_SLURM if slurm else FOR_SSH)
@@ -84,7 +86,7 @@ def up(
     try:
         (state / DESCRIPTION).write_text("{}")
         set_autogroups_aside(state)
-        cluster = make_hosts(state, user, hosts, cpus, shared, bind_cores)
+        cluster = make_hosts(state, user, hosts, cpus, shared, bind_cores, gpus)
         if slurm:
             start_services(cluster)
         else:
@@ -126,13 +128,14 @@ def make_hosts(
     cpus: int,
     shared: Sequence[Path],
     bind_cores: bool,
+    gpus: str,
 ) -> Cluster:
     """Hosts with their network and files, in which nothing runs yet."""
     state.chmod(0o755)
     bridge = bridge_of(state)
     network = add_bridge(bridge)
     addresses = {f"node{at}": f"{network}.{10 + at}" for at in range(1, count + 1)}
-    write_configuration(state, network, addresses, cpus, bind_cores)
+    write_configuration(state, network, addresses, cpus, bind_cores, gpus)
     hosts = {}
     for at, (name, address) in enumerate(addresses.items()):
         host = Host(
@@ -198,6 +201,7 @@ def write_configuration(
     addresses: Mapping[str, str],
     cpus: int,
     bind_cores: bool,
+    gpus: str,
 ) -> None:
     for name in ("etc/slurm", "munge", "controller", "log"):
         (state / name).mkdir(parents=True)
@@ -219,9 +223,13 @@ def write_configuration(
         memory_mib=memory_mib // len(addresses),
         groups=has_memory_groups(),
         bind_cores=bind_cores,
+        gpus=gpus,
     )
     # The default place, because programs in a job may lose SLURM_CONF: Snakemake's do.
     (state / "etc/slurm/slurm.conf").write_text(text)
+    # Slurm wants a device file of each, and looks no further.
+    text = f"Name=gpu Type={gpus} File=/dev/null,/dev/zero\n" if gpus else ""
+    (state / "etc/slurm/gres.conf").write_text(text)
     if has_memory_groups():
         text = CGROUP_CONF.format(cores="yes" if bind_cores else "no")
         (state / "etc/slurm/cgroup.conf").write_text(text)

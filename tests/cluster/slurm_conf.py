@@ -32,6 +32,7 @@ MpiDefault=none
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
+GresTypes=gpu
 
 # Soon: a batch job starts, a silent host is down, a job that must end is killed (it has
 # less time to write its record than Slurm's own 30 s), a host that is back works.
@@ -42,7 +43,7 @@ InactiveLimit=30
 MinJobAge=300
 ReturnToService=2
 
-NodeName=DEFAULT CPUs={cpus} RealMemory={memory_mib} State=UNKNOWN
+NodeName=DEFAULT CPUs={cpus} RealMemory={memory_mib} State=UNKNOWN{gres}
 {nodes}
 PartitionName=DEFAULT MaxTime=INFINITE DefMemPerCPU={memory_per_cpu} State=UP
 PartitionName=pretend Nodes=ALL Default=YES OverSubscribe=NO
@@ -78,11 +79,13 @@ def slurm_conf(
     memory_mib: int,
     groups: bool,
     bind_cores: bool = False,
+    gpus: str = "",
 ) -> str:
     """slurm.conf of a cluster whose controller listens at `address` of `machine`.
 
     hosts: address by name. cpus, memory_mib: of every host. groups: whether control
-    groups limit memory, by CGROUP_CONF. bind_cores: whether they limit cores as well.
+    groups limit memory, by CGROUP_CONF. bind_cores: whether they limit cores as well. gpus: the type of GPU that
+    Slurm counts, two for each host, although there are none.
     """
     limits = {
         (True, True): WITH_CORES,
@@ -100,4 +103,5 @@ def slurm_conf(
         memory_mib=memory_mib,
         memory_per_cpu=memory_mib // cpus,
         memory_limit=limits[groups, groups and bind_cores],
+        gres=f" Gres=gpu:{gpus}:2" if gpus else "",
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import faulty_strategies
 import pytest
 from allocations import Site
+from logins import start
 from pretend_down import down
 from pretend_host import Host, PretendError, wait_until
 from pretend_up import up
@@ -34,6 +35,7 @@ time_limit: 120
 """
 CORES = len(os.sched_getaffinity(0))
 QUOTAS = Path("/sys/fs/cgroup/cpu")
+GPU = "a100-sxm4-80gb"
 
 
 def plan(site: Site, name: str, topology: str, steps: int, *more: str) -> str:
@@ -44,11 +46,19 @@ def plan(site: Site, name: str, topology: str, steps: int, *more: str) -> str:
 
 @pytest.fixture(scope="module")
 def bound(shared: Path, site: Site) -> Iterator[Site]:
-    """One host on which Slurm binds jobs and tasks to cores, as most clusters do."""
+    """One host: Slurm binds jobs and tasks to cores, and counts GPUs, as on most."""
     state, user = shared / "bound", site.cluster.user
     see = [shared, Path(sys.prefix)]
     try:
-        cluster = up(state, hosts=1, cpus=CORES, user=user, shared=see, bind_cores=True)
+        cluster = up(
+            state,
+            hosts=1,
+            cpus=CORES,
+            user=user,
+            shared=see,
+            bind_cores=True,
+            gpus=GPU,
+        )
     except PretendError as error:
         pytest.skip(f"no cluster with ConstrainCores: {error}")
     facts = SITE_FILE.replace("nodes: 2", "nodes: 1").replace("cores: 1", "cores: 2")
@@ -151,3 +161,21 @@ def test_rows_with_other_settings_of_a_library_are_marked(site):
         assert "environment(NCCL_ALGO)" in rows[cell]["marks"]
     # One is no base of the other.
     assert rows[cells[1]]["efficiency"] is None
+
+
+def test_a_job_gets_gpus_whose_type_has_hyphens(bound):
+    """As Slurm detects it; there is no such GPU, which the rank then says."""
+    root = bound.project.root
+    facts = SITE_FILE.replace("device: cpu", "device: cuda").replace("nodes: 2", "")
+    (root / "slurm_profile/site.yaml").write_text(
+        f"{facts}nodes: 1\ndevices_per_node: 2\ngres: gpu:{GPU}\n"
+    )
+    text = EXPERIMENT.format(name="typed", strategy="single", topology="1x1", steps=3)
+    bound.project.experiment(f"{text}\nrepeat_disturbed: false", "typed.yaml")
+    asked = ("--config", "plots=false", "experiment=typed.yaml")
+    said, _ = start(bound, "snakemake", *asked).communicate(timeout=300)
+    (records,) = bound.records("typed").values()
+    assert records[0]["status"] == "crashed", said
+    assert "CUDA" in records[0]["reason"]
+    shown = bound.cluster.run("scontrol", "show", "job")
+    assert f"TresPerNode=gres:gpu:{GPU}:1" in shown
