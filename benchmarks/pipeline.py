@@ -6,7 +6,9 @@ sum of the stage times plus M-1 times the slowest stage time. The stage times ar
 from the same step, so that changes in the machine's speed do not count as overhead.
 Forward and backward are compared separately. The result of a launch is the median ratio
 of its steps, and the interval is over launches. The bubble is the share of a step in
-which a rank waits; it is printed together with its ideal value.
+which a rank waits; it is printed together with its ideal value. All that is for the
+schedule gpipe. The bubbles of other schedules are compared with that of 1f1b: of the
+same model, and with 8 micro-batches, in turn within a launch.
 
     python benchmarks/pipeline.py
 """
@@ -32,7 +34,13 @@ MICROBATCH, WIDTH, LAYERS = 256, 1024, 5
 SENT = 64  # number of features per sample that a stage sends to the next
 WARMUP = 2
 
+M = 8
+# The last two have two stages on each rank.
+SCHEDULES = ("1f1b", "zero-bubble", "zbv")
+
 Span = tuple[float, float]
+# For each step, kind of work -> when it was done, in seconds of the host's clock.
+Steps = list[dict[str, list[Span]]]
 
 
 def main() -> None:
@@ -42,7 +50,10 @@ def main() -> None:
     arguments = parser.parse_args()
     launches = [launch(arguments.steps) for _ in range(arguments.launches)]
     for count in COUNTS:
-        told = [one[str(count)] for one in launches]
+        told = [
+            [judge(*both) for both in zip(*one[f"gpipe {count}"], strict=True)]
+            for one in launches
+        ]
         for way in ("forward", "backward"):
             report(
                 f"M = {count:2}, {way}: step over stage times",
@@ -55,14 +66,27 @@ def main() -> None:
             statistics.median(step["bubble"] for step in steps) for steps in told
         )
         print(f"M = {count:2}, bubble: {bubble:.3f}, ideal {1 / (count + 1):.3f}")
+    bubbles = {
+        name: [
+            statistics.median(map(bubble_of, *one[f"{name} {M}"])) for one in launches
+        ]
+        for name in SCHEDULES
+    }
+    for name in SCHEDULES[1:]:
+        report(
+            f"bubble of {name} over 1f1b, M = {M}",
+            bubbles[name],
+            bubbles[SCHEDULES[0]],
+            unit="of a step",
+        )
 
 
 def median_of(steps: Sequence[dict[str, Any]], way: str, what: str) -> float:
     return statistics.median(step[way][what] for step in steps)
 
 
-def launch(steps: int) -> dict[str, list[dict[str, Any]]]:
-    """Run a launch: number of micro-batches -> result of `judge` for each step."""
+def launch(steps: int) -> dict[str, list[Steps]]:
+    """Run a launch: schedule and number of micro-batches -> steps of both ranks."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -72,10 +96,14 @@ def launch(steps: int) -> dict[str, list[dict[str, Any]]]:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         subprocess.run(command, check=True, env=env)
         ranks = [json.loads(p.read_text()) for p in sorted(Path(folder).iterdir())]
-    return {
-        count: [judge(*both) for both in zip(*(r[count] for r in ranks), strict=True)]
-        for count in ranks[0]
-    }
+    return {name: [rank[name] for rank in ranks] for name in ranks[0]}
+
+
+def bubble_of(*ranks: dict[str, list[Span]]) -> float:
+    """The share of a step in which a rank waits, as the mean over the ranks."""
+    spans = [[span for kind in rank.values() for span in kind] for rank in ranks]
+    every = [time for rank in spans for span in rank for time in span]
+    return 1 - sum(map(busy, spans)) / len(spans) / (max(every) - min(every))
 
 
 def judge(first: dict[str, list[Span]], last: dict[str, list[Span]]) -> dict[str, Any]:
@@ -95,9 +123,8 @@ def judge(first: dict[str, list[Span]], last: dict[str, list[Span]]) -> dict[str
         way: (sum(stages) + (count - 1) * max(stages)) / count
         for way, stages in (("forward", forward), ("backward", backward))
     }
-    whole = first["backward"][-1][1] - first["forward"][0][0]
     return {
-        "bubble": 1 - (sum(forward) + sum(backward)) / 2 / whole,
+        "bubble": bubble_of(first, last),
         **{
             way: {
                 "taken": 1e3 * taken[way],
@@ -114,12 +141,31 @@ def busy(spans: Sequence[Span]) -> float:
 
 
 def be_rank(steps: int, out: Path) -> None:
-    """Run one rank: for each number of micro-batches, time the work of its stage."""
+    """Run one rank: for each schedule, time the work of its stages."""
     from rankbench.environ import physical_cores, read_place
     from rankbench.rank.world.places import choose_cores, pin
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    spans = {}
+    for count in COUNTS:
+        spans[f"gpipe {count}"] = time_steps(place, "gpipe", count, 1, steps)
+    for name in SCHEDULES:
+        spans[f"{name} {M}"] = time_steps(place, name, M, 2, steps)
+    (out / f"rank{place.rank}.json").write_text(json.dumps(spans))
+    distributed.destroy_process_group()
+
+
+def time_steps(place: Any, schedule: str, count: int, parts: int, steps: int) -> Steps:
+    """Time the stages of this rank in steps of this many micro-batches.
+
+    parts: of the model, for each rank.
+    """
     import torch
     from torch import distributed, nn
 
@@ -128,44 +174,40 @@ def be_rank(steps: int, out: Path) -> None:
     from rankbench.rank.strategies.pipeline import Pipeline
     from rankbench.rank.training.recipe import make_loss
 
-    torch.set_num_threads(1)
     cpu = torch.device("cpu")
-    distributed.init_process_group("gloo")
-    spans: dict[int, list[dict[str, list[Span]]]] = {}
-    for count in COUNTS:
-        samples = count * MICROBATCH
-        place_of = (place.rank, place.size, place.local_rank)
-        strategy = Pipeline(
-            World(*place_of, cpu, (cpu,), "gloo", rank_batch=samples),
-            make_loss("fp32", cpu),
-            schedule="gpipe",
-            microbatches=count,
-            virtual_stages=2,
-            balance="1,1",
+    samples, number = count * MICROBATCH, parts * place.size
+    strategy = Pipeline(
+        World(
+            *(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo"),
+            rank_batch=samples,
+        ),
+        make_loss("fp32", cpu),
+        schedule=schedule,
+        microbatches=count,
+        virtual_stages=2,
+        balance="parameters",
+    )
+    torch.manual_seed(0)
+    widths = [SENT, *[WIDTH] * (LAYERS - 1), SENT]
+    model = nn.Sequential(
+        *(
+            nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+            for _ in range(number)
         )
-        torch.manual_seed(0)
-        widths = [SENT, *[WIDTH] * (LAYERS - 1), SENT]
-        model = nn.Sequential(
-            *(
-                nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
-                for _ in range(place.size)
-            )
-        )
-        strategy.setup(model, lambda p: torch.optim.SGD(p, lr=1e-3))
-        batch = (
-            torch.rand(samples, SENT),
-            torch.randint(SENT, (samples,)),
-        )
-        spans[count] = []
-        for step in range(WARMUP + steps):
-            if step:
-                watch = strategy.stages[0].watch = Stopwatch(cpu)
-            distributed.barrier()
-            strategy.step(batch, lambda _phase: None)
-            if step >= WARMUP:
-                spans[count].append(watch.spans)
-    (out / f"rank{place.rank}.json").write_text(json.dumps(spans))
-    distributed.destroy_process_group()
+    )
+    strategy.setup(model, lambda p: torch.optim.SGD(p, lr=1e-3))
+    batch = (torch.rand(samples, SENT), torch.randint(SENT, (samples,)))
+    spans: Steps = []
+    for step in range(WARMUP + steps):
+        if step:
+            watch = Stopwatch(cpu)
+            for stage in strategy.stages:
+                stage.watch = watch
+        distributed.barrier()
+        strategy.step(batch, lambda _phase: None)
+        if step >= WARMUP:
+            spans.append(watch.spans)
+    return spans
 
 
 if __name__ == "__main__":
