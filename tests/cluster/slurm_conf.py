@@ -84,8 +84,8 @@ def slurm_conf(
     """slurm.conf of a cluster whose controller listens at `address` of `machine`.
 
     hosts: address by name. cpus, memory_mib: of every host. groups: whether control
-    groups limit memory, by CGROUP_CONF. bind_cores: whether they limit cores as well. gpus: the type of GPU that
-    Slurm counts, two for each host, although there are none.
+    groups limit memory, by CGROUP_CONF. bind_cores: whether they limit cores as well.
+    gpus: the type of the two GPUs that Slurm counts on each host; there are none.
     """
     limits = {
         (True, True): WITH_CORES,
