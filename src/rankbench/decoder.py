@@ -71,12 +71,7 @@ def describe_decoder(
     shared = width * (options["kv_heads"] or heads) // heads
     attention = 2 * width * width + 2 * width * shared
     rotary = "rope_theta" in options
-    if rotary:
-        mlp = 3 * width * (options["mlp_width"] or swiglu_width(width))
-    elif options["mlp"] == "swiglu":
-        mlp = 3 * width * swiglu_width(width)
-    else:
-        mlp = 8 * width * width
+    mlp = (2 if options.get("mlp") == "gelu" else 3) * width * mlp_width(options)
     head = width * (options["vocabulary"] or vocabulary)
     positions = 0 if rotary else width * context
     return Decoder(
@@ -87,6 +82,14 @@ def describe_decoder(
         attention=layers * width * context,
         context=context,
     )
+
+
+def mlp_width(options: Mapping[str, Any]) -> int:
+    """Inner width of the MLP of the model `gpt` or `llama` with these options."""
+    width: int = options["width"]
+    if options.get("mlp") == "gelu":
+        return 4 * width
+    return int(options.get("mlp_width") or swiglu_width(width))
 
 
 def swiglu_width(width: int) -> int:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rankbench.decoder import stages_of_rank
+from rankbench.decoder import mlp_width, stages_of_rank
 from rankbench.matrix.candidate import Candidate
 from rankbench.matrix.schema import fits
 from rankbench.own_files import count_sequences
@@ -126,7 +126,7 @@ def _shares(c: Candidate) -> str | None:
         parts["tokens of a context"] = tokens
     if needs["divides"] == "layers" and model["decoder"]:
         words = options["vocabulary"] or data.get("vocabulary", 0)
-        parts["hidden values (mlp_width)"] = options.get("mlp_width", 0)
+        parts["hidden values of the MLP"] = mlp_width(options)
         parts["words (vocabulary)"] = words
         if c.cell.options["sequence"]:
             parts["tokens (context), unless with sequence: false"] = tokens
