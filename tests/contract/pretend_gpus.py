@@ -95,6 +95,7 @@ def believe() -> None:
     # DeepSpeed finds weights by their identity, also after it has converted a module.
     torch._has_compatible_shallow_copy_type = lambda a, b: a.device == b.device
     torch.Tensor.record_stream = lambda *_: None
+    torch.Tensor.pin_memory = lambda tensor: tensor
     fake_tensor.init_gpu_context = lambda *_: None
     fake_tensor.FakeTensorMode.avoid_device_init = True
     wrap = DistributedDataParallel.__init__

@@ -114,6 +114,7 @@ CASES = [
     Case("fsdp"),
     Case("fsdp", {"reshard_after_forward": False}, BF16),
     Case("fsdp", {"shard_ranks": 4}, BF16),
+    Case("fsdp", {"offload": True}, BF16),
     Case("fsdp", cell={"checkpointing": "full"}),
     Case("fsdp", {"implementation": "fsdp1"}),
     Case("fsdp", {"implementation": "fsdp1", "shard_ranks": 4}),

@@ -32,6 +32,8 @@ from torch.utils._pytree import tree_leaves
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 GATHERED, ACTIVATIONS = "gathered", "activations"
 KINDS = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED)
+# What a launch would keep in the memory of the host, where it does not count.
+HOST = "host"
 
 # Beginning of an operator's name -> the operation, as strategies name it. A rank's
 # receives are the sends of another.
@@ -83,9 +85,7 @@ class Ledger(TorchDispatchMode):
     """Books of a rank: memory of its tensors, calls of operations, host waits.
 
     Attributes:
-        now: bytes of all tensors.
-        peak: most of them since `turn_page`.
-        calls, sent: number of calls since then, and bytes of the whole tensors.
+        calls, sent: number of calls since `turn_page`, and bytes of the whole tensors.
         waits: where the host waits for a value of the device, since then.
         strays: operations on tensors of other devices, since the beginning.
     """
@@ -103,13 +103,11 @@ class Ledger(TorchDispatchMode):
         self._blocks: weakref.WeakKeyDictionary[Any, Allocation] = (
             weakref.WeakKeyDictionary()
         )
-        self.now = 0
         self.strays: set[str] = set()
         self.turn_page()
 
     def turn_page(self) -> None:
         """Begin to count anew; what is held is still held."""
-        self.peak = self.now
         self.calls: dict[Traffic, int] = defaultdict(int)
         self.sent: dict[Traffic, int] = defaultdict(int)
         self.waits = 0
@@ -134,10 +132,13 @@ class Ledger(TorchDispatchMode):
         """What the peak since `turn_page` consists of: kind -> bytes."""
         held = dict.fromkeys(KINDS, 0)
         for block, size in self._begin.values():
-            held[block.kind] += size
+            if block.kind != HOST:
+                held[block.kind] += size
         now = sum(held.values())
         best, most = dict(held), now
         for block, change in self._changes:
+            if block.kind == HOST:
+                continue
             held[block.kind] += change
             now += change
             if now > most:
@@ -192,8 +193,6 @@ class Ledger(TorchDispatchMode):
     def _set(self, block: Allocation, size: int) -> None:
         change = -(-size // self.unit) * self.unit - block.size
         block.size += change
-        self.now += change
-        self.peak = max(self.peak, self.now)
         self._changes.append((block, change))
 
     def _note(self, func: Any, args: tuple[Any, ...], made: list[Tensor]) -> None:

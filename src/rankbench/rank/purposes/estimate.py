@@ -35,6 +35,7 @@ from rankbench.rank import models, variants
 from rankbench.rank.facts.fake_ranks import (
     GATHERED,
     GRADIENTS,
+    HOST,
     OPTIMIZER,
     WEIGHTS,
     Ledger,
@@ -65,7 +66,7 @@ def estimate(
 
     Returns:
         rank; setup and step: bytes of all tensors at the peak of set-up with the first
-        step, and of a later step; parts: what the latter consists of, kind -> bytes;
+        steps, and of a later step; parts: what the latter consists of, kind -> bytes;
         sent: for each operation of a step operation, group (ranks), dtype, calls and
         bytes (of the whole tensors; the mean over a strategy's period); waits: how
         often the host waits for the device in a step; declared, may_wait: these two as
@@ -83,7 +84,7 @@ def estimate(
         )
     if cell.device == "cuda" and shape.devices_per_rank > 1:
         raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
-    if cell.device == "cuda" and cell.options.get("offload", "none") != "none":
+    if cell.device == "cuda" and cell.options.get("offload") == "cpu":
         raise CannotBeEstimated("offload divides tensors between host and GPU")
     # CUDA's allocator gives memory in blocks of 512 bytes.
     ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)
@@ -139,30 +140,32 @@ def _run(
         labels = torch.zeros(shape.rank_batch, dtype=torch.int64)
     batch = (inputs, torch.zeros_like(inputs) if "context" in sizes else labels)
     last = strategy.phases[-2]
+    host = HOST if cell.options.get("offload") is True else None
 
     def mark(phase: str) -> None:
         if phase == last:
-            ledger.label([weight.grad for weight in _parameters(strategy)], GRADIENTS)
+            gradients = [weight.grad for weight in _parameters(strategy)]
+            ledger.label(gradients, host or GRADIENTS)
 
-    strategy.step(batch, mark)
-    setup = ledger.peak
-    for _ in range(strategy.settled_after - 1):
+    for _ in range(strategy.settled_after):
         strategy.step(batch, mark)
     # Say what the tensors that outlive a step are for.
     ledger.label_rest(GATHERED)
     groups = strategy.optimizer.param_groups
-    ledger.label((p for group in groups for p in group["params"]), OPTIMIZER)
+    ledger.label((p for group in groups for p in group["params"]), host or OPTIMIZER)
     for state in strategy.optimizer_state():
-        ledger.label(tree_leaves(state), OPTIMIZER)
-    ledger.label(_parameters(strategy), WEIGHTS)
+        ledger.label(tree_leaves(state), host or OPTIMIZER)
+    ledger.label(_parameters(strategy), host or WEIGHTS)
+    setup = sum(ledger.parts().values())
     ledger.turn_page()
     strategy.step(batch, mark)
     strategy.period = period
+    parts = ledger.parts()
     return {
         "rank": world.rank,
         "setup": setup,
-        "step": ledger.peak,
-        "parts": ledger.parts(),
+        "step": sum(parts.values()),
+        "parts": parts,
         "sent": [
             _describe(
                 traffic.operation,

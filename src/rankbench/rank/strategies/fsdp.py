@@ -15,10 +15,12 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FSDPModule,
     FullyShardedDataParallel,
     MixedPrecision,
     MixedPrecisionPolicy,
+    OffloadPolicy,
     ShardingStrategy,
     fully_shard,
 )
@@ -65,13 +67,25 @@ class Fsdp(Single):
         "shard_ranks": {"type": "integer", "minimum": 0, "default": 0},
         # Number of parts of a rank's batch. Gradients are sent after the last only.
         "accumulation": {"type": "integer", "minimum": 1, "default": 1},
+        # Keep weights, gradients and the optimizer's state in the memory of the host,
+        # which also updates the weights.
+        "offload": {"type": "boolean", "default": False},
     }
     conditions = [
+        {
+            "if": {"offload": {"const": True}},
+            "then": {
+                "device": {"const": "cuda"},
+                "implementation": {"enum": ["auto", "fsdp2"]},
+                "clip_gradients": {"const": None},
+            },
+            "else": "offload is of FSDP2 on GPUs, without clip_gradients",
+        },
         {
             "if": {"fused_optimizer": {"const": True}},
             "then": {"optimizer": {"enum": ["adam", "adamw"]}},
             "else": "torch has no fused sgd for weights that are sharded",
-        }
+        },
     ]
     on_meta = True
     casts = True
@@ -89,7 +103,12 @@ class Fsdp(Single):
             kept |= {*parts[-1].parameters()}
         self.kept_bytes = 4 * sum(weight.numel() for weight in kept)
         wrapped = wrap(model, self.mesh)
-        self.load(wrapped, self.world.device)
+        offload, device = self.chosen["offload"], self.world.device
+        self.load(wrapped, torch.device("cpu") if offload else device)
+        # Only weights are offloaded.
+        for module in wrapped.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(device))
         super().setup(wrapped, make_optimizer)
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
@@ -172,7 +191,14 @@ class Fsdp(Single):
             param_dtype=self.low_dtype,
             reduce_dtype=torch.float32 if self.low_dtype else None,
         )
-        shard = partial(fully_shard, mesh=mesh, mp_policy=low)
+        # On a CPU, as of fake ranks, there is nothing to offload to.
+        offload = self.chosen["offload"] and self.world.device.type == "cuda"
+        shard = partial(
+            fully_shard,
+            mesh=mesh,
+            mp_policy=low,
+            offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
+        )
         parts, again = gathered_parts(model), self.chosen["reshard_after_forward"]
         for part in parts:
             # Backward begins with the last one.
