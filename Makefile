@@ -148,8 +148,8 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	@printf '%s\n' "$$TORCH" > .venv/torch && touch $@
 
 $(EXTRAS): $(INSTALLED) requirements-extras.txt containers/build_horovod.sh
-	@echo "installing DeepSpeed, transformers, timm, lightning, accelerate and the build" \
-	    "tools of Horovod into .venv"
+	@echo "installing DeepSpeed, torchao, transformers, timm, lightning, accelerate and" \
+	    "the build tools of Horovod into .venv"
 	@# DeepSpeed has no wheel; it is built against the installed torch.
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --require-hashes \
 	    -r requirements-extras.txt

@@ -128,6 +128,7 @@ def make_software(**changes: Any) -> Software:
         "packages": {
             "horovod": None,
             "deepspeed": None,
+            "torchao": None,
             "torchvision": None,
             "timm": "timm is not installed: pip install timm",
             "transformers": None,
@@ -188,6 +189,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "cuda": None,
         "cuda_devices": [],
         "cuda_memory_gib": [],
+        "cuda_capability": [],
         "backends": ["gloo"],
         "cores": 2,
         "rpc": True,
@@ -195,6 +197,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "packages": {
             "horovod": None,
             "deepspeed": None,
+            "torchao": None,
             "torchvision": None,
             "timm": "timm is not installed: pip install timm",
             "transformers": None,

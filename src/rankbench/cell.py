@@ -18,8 +18,8 @@ from typing import Any, Literal
 # stale instead of being misread.
 CELL_VERSION = 1
 
-# Packages besides torch that strategies and models may need.
-PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
+# Packages besides torch that strategies, models and precisions may need.
+PACKAGES = ("horovod", "deepspeed", "torchao", "torchvision", "timm", "transformers")
 
 # The image that is chosen by backend and device.
 AUTO = "auto"

@@ -115,6 +115,7 @@ CASES = [
     Case("fsdp", {"reshard_after_forward": False}, BF16),
     Case("fsdp", {"shard_ranks": 4}, BF16),
     Case("fsdp", {"offload": True}, BF16),
+    Case("fsdp", {"offload": True}, {"device": "cuda", "precision": "fp8"}),
     Case("fsdp", cell={"checkpointing": "full"}),
     Case("fsdp", {"implementation": "fsdp1"}),
     Case("fsdp", {"implementation": "fsdp1", "shard_ranks": 4}),

@@ -1,4 +1,4 @@
-"""In bf16, strategies that shard weights send them in bf16, and train as well."""
+"""In bf16 and in fp8, strategies train as well as in fp32 or as others."""
 
 from __future__ import annotations
 
@@ -62,6 +62,38 @@ def test_bf16_learns_what_ddp_learns(name, options, model, tmp_path):
     assert learnt > 0.5
 
 
+@pytest.mark.equipment
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("single", {"backend": "none", "topology": "1x1"}),
+        ("ddp", {}),
+        ("zero1", {"checkpointing": "selective"}),
+        ("cp", {}),
+        ("ddp_dp", {"topology": "2x2"}),
+        ("fsdp", {"options": {"accumulation": 2}, "checkpointing": "full"}),
+        ("fsdp", {"options": {"implementation": "fsdp1"}}),
+    ],
+)
+def test_float8_learns_what_bf16_learns(name, more, tmp_path):
+    """Numbers are rounded as on a GPU; the products are those of a CPU."""
+    pytest.importorskip("torchao", reason="torchao is not installed: make extras")
+    cell = {
+        **{"model": "llama", "data": "tokens", "context": 16, "batch_size": 16},
+        **{"model_options": {"layers": 2, "width": 32, "heads": 2}},
+        **{"optimizer": "adam", "learning_rate": 0.005, **more},
+    }
+    usual = ends_of(train(tmp_path / "bf16", name, **cell))
+    float8 = ends_of(train(tmp_path / "fp8", name, **cell, precision="fp8"))
+    assert float8 != usual
+    assert float8[0] == pytest.approx(usual[0], rel=0.01)
+    learnt = usual[0] - usual[1]
+    assert float8[0] - float8[1] == pytest.approx(learnt, rel=0.1)
+    assert learnt > 0.5
+
+
 def ends_of(ranks: list[dict[str, Any]]) -> list[float]:
     """The loss of the first and of the last step, over all ranks."""
-    return [sum(r["loss"][end] for r in ranks) / 2 for end in ("first", "last")]
+    return [
+        sum(r["loss"][end] for r in ranks) / len(ranks) for end in ("first", "last")
+    ]

@@ -76,9 +76,14 @@ def test_peaks(gpu, peak):
 
 
 def write(
-    root: Path, gpus: list[str], *, peaks: dict[str, float] | None = None, **cell: Any
+    root: Path,
+    gpus: list[str],
+    *,
+    peaks: dict[str, float] | None = None,
+    rate: float = 5000.0,
+    **cell: Any,
 ) -> Layout:
-    """Launches of about 5,000 images of ResNet-50 a second."""
+    """Launches of about `rate` images of ResNet-50 a second."""
     values = {"device": "cuda", "precision": "bf16", **cell}
     layout, planned = plan_one(root, "ddp", "1x2", **values)
     plan = read_json(layout.plan)
@@ -98,7 +103,7 @@ def write(
         "parameter_bytes": 4,
         "flops_per_sample": 24_300_000_000,
     }
-    write_launches(layout, planned, rate=5000.0, hosts=hosts, model=model)
+    write_launches(layout, planned, rate=rate, hosts=hosts, model=model)
     write_tables(layout)
     return layout
 
@@ -114,6 +119,14 @@ def test_mfu_is_the_rate_of_a_device_over_its_peak(tmp_path):
     assert float(row["tflop_s"]) == pytest.approx(rate, rel=1e-4)
     assert float(row["mfu_pct"]) == pytest.approx(100 * rate / 989.5, rel=1e-4)
     assert row["reason"] == ""
+
+
+def test_the_rate_of_fp8_may_be_above_the_peak_of_bf16(tmp_path):
+    row = row_of(write(tmp_path, ["NVIDIA H200"] * 2, rate=1.3e5, precision="fp8"))
+    assert 989.5 < float(row["tflop_s"]) < 1979
+    assert 50 < float(row["mfu_pct"]) < 100
+    layout = write(tmp_path / "bf16", ["NVIDIA H200"] * 2, rate=1.3e5)
+    assert "above the peak" in row_of(layout)["reason"]
 
 
 def test_the_site_file_overrides_the_peak(tmp_path):

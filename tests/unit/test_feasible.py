@@ -26,6 +26,7 @@ pytestmark = pytest.mark.unit
 
 
 NO_CXX = "c++ is not installed: torch.compile needs a C++ compiler (Debian: g++)"
+NO_TORCHAO = "torchao is not installed: pip install torchao"
 NO_MPIRUN = "mpirun is not installed: install Open MPI (Debian: openmpi-bin)"
 HERE = make_site()
 # Names of sites in obstacles.txt and marks.txt.
@@ -47,6 +48,8 @@ SITES = {
     "one GPU": make_gpu_site(1),
     "two GPUs": make_gpu_site(2),
     "GPUs": make_gpu_site(),
+    "GPUs of 2020": make_gpu_site(compute_capability=8.0),
+    "GPUs without torchao": make_gpu_site(packages={"torchao": NO_TORCHAO}),
     "two hosts with GPUs": make_gpu_site(nodes=2),
 }
 

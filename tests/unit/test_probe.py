@@ -64,7 +64,7 @@ def test_another_machine_is_looked_at_again(looks, cache, monkeypatch):
 
 @pytest.mark.parametrize(
     ("package", "file"),
-    [("torch", "version.py"), ("horovod", "__init__.py"), ("deepspeed", "__init__.py")],
+    [("torch", "version.py"), ("horovod", "__init__.py"), ("torchao", "__init__.py")],
 )
 def test_another_build_of_a_package_is_looked_at_again(
     package, file, looks, cache, tmp_path, monkeypatch

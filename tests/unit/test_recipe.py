@@ -26,6 +26,7 @@ from rankbench.rank.training.recipe import (
     optimizer_maker,
     prepare_model,
     set_arithmetic,
+    use_float8,
 )
 
 pytestmark = pytest.mark.unit
@@ -204,6 +205,38 @@ def test_half_precision_comes_near(precision, strategy):
     other, _ = train(precision=precision, strategy=strategy, world=world)
     assert not torch.equal(other, losses)
     torch.testing.assert_close(other, losses, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.equipment
+def test_float8_is_of_the_linear_layers_of_blocks_whose_sides_fit():
+    pytest.importorskip("torchao", reason="torchao is not installed: make extras")
+    sizes = {"vocabulary": 512, "context": 8}
+    options = {"layers": 1, "width": 32, "heads": 4, "kv_heads": 1}
+    model = models.build("llama", seed=1, options=options, **sizes)
+    before = dict(model.named_parameters())
+    use_float8(model, emulate=True)
+    kinds = {
+        name: type(part).__name__
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear)
+    }
+    assert {name for name, kind in kinds.items() if kind == "Float8Linear"} == {
+        f"block1.{name}" for name in ("query", "out", "mlp.gate", "mlp.up", "mlp.down")
+    }
+    # Those of keys and values have a side of 8.
+    assert {name for name, kind in kinds.items() if kind == "Linear"} == {
+        "block1.key",
+        "block1.value",
+        "head",
+    }
+    assert all(before[name] is weight for name, weight in model.named_parameters())
+    ids = torch.arange(8)[None]
+    loss = make_loss("fp8", CPU)(model, (ids, ids))
+    loss.backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    small = models.build("gpt", options={"width": 24, "heads": 2}, **sizes)
+    with pytest.raises(ValueError, match="no linear layer of a block has sides"):
+        use_float8(small, emulate=True)
 
 
 def test_a_step_whose_scaled_gradients_overflow_is_left_out():

@@ -53,7 +53,8 @@ def marks_of(candidate: Candidate) -> list[str]:
 
 def _packages(c: Candidate) -> str | None:
     of_model = c.catalog.models[c.cell.model]["packages"]
-    for package in (*c.facts.needs["packages"], *of_model):
+    of_precision = ["torchao"] if c.cell.precision == "fp8" else []
+    for package in (*c.facts.needs["packages"], *of_model, *of_precision):
         if reason := c.software.packages[package]:
             return reason
     return None
@@ -134,11 +135,21 @@ def _hosts(c: Candidate) -> str | None:
     return None
 
 
+# The first whose tensor cores multiply numbers of 8 bits.
+FLOAT8_CAPABILITY = 8.9
+
+
 def _devices(c: Candidate) -> str | None:
     if c.cell.device == "cuda" and not c.site.cuda_devices:
         return "the cell asks for CUDA devices; this machine has none"
     if c.cell.device == "cuda" and c.image and c.software.no_cuda:
         return c.software.no_cuda
+    has = c.site.compute_capability
+    if c.cell.precision == "fp8" and has is not None and has < FLOAT8_CAPABILITY:
+        return (
+            f"fp8 needs GPUs of compute capability {FLOAT8_CAPABILITY}, such as H100; "
+            f"one here has {has}"
+        )
     if is_oversubscribed(c.cell, c.site) and not c.cell.oversubscribe:
         what, needed, present = demand(c.cell, c.site)
         return (

@@ -274,6 +274,26 @@ def _precision(c: Candidate) -> str | None:
         return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
     if c.cell.precision not in (can := c.facts.needs["precisions"]):
         return f"{c.cell.strategy} trains in {', '.join(can)}, not {c.cell.precision}"
+    return _float8(c) if c.cell.precision == "fp8" else None
+
+
+def _float8(c: Candidate) -> str | None:
+    """Sides of matrices that are multiples of 16, for the kernels of GPUs."""
+    if c.cell.device != "cuda":
+        return "fp8 is an arithmetic of NVIDIA GPUs (float8); the cell runs on cpu"
+    name, model = c.cell.model, c.catalog.models[c.cell.model]
+    if model["inputs"] != "tokens":
+        return f"fp8 is for language models; {name} takes {model['inputs']}"
+    context = c.cell.context or c.catalog.data[c.cell.data]["context"]
+    tokens = c.shape.rank_batch * context // c.shape.replica_ranks
+    sides = {"tokens of a forward": tokens // c.cell.options.get("accumulation", 1)}
+    if model["decoder"]:
+        options = c.cell.model_options
+        sides["values of a token (width)"] = options["width"]
+        sides["hidden values of the MLP"] = mlp_width(options)
+    for side, count in sides.items():
+        if count % 16:
+            return f"fp8 needs multiples of 16, not {count} {side}"
     return None
 
 

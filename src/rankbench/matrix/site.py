@@ -72,6 +72,7 @@ class Site:
         images: name of an image -> its software; empty if native.
         results_dir: folder of the results.
         device_memory_gib: memory of a GPU, or without GPUs of a host; None: not known.
+        compute_capability: the least one of the GPUs; None: not known.
         others: all other keys of the site file, which planning only passes on.
     """
 
@@ -87,6 +88,7 @@ class Site:
     images: dict[str, Software]
     results_dir: str
     device_memory_gib: float | None
+    compute_capability: float | None
     others: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -255,6 +257,7 @@ def make_site(
     native: Software | None = None,
     images: Mapping[str, Software] | None = None,
     memory_gib: float | None = None,
+    capability: float | None = None,
 ) -> Site:
     """Join the site file with the facts found on this machine.
 
@@ -267,6 +270,7 @@ def make_site(
         native: software of this machine; None if ranks run in images.
         images: name and flavour of an image -> its software.
         memory_gib: of a GPU of this machine, or without GPUs of this machine.
+        capability: the least compute capability of the GPUs of this machine.
 
     Raises:
         ValueError: the file contradicts the machine, or omits facts about the hosts of
@@ -305,6 +309,7 @@ def make_site(
             "native": native,
             "images": dict(images or {}),
             "device_memory_gib": facts["device_memory_gib"] or memory_gib,
+            "compute_capability": facts["compute_capability"] or capability,
         }
     )
 
@@ -454,6 +459,7 @@ _EXTRAS = "`make extras` builds it"
 _INSTALL = {
     "horovod": _EXTRAS,
     "deepspeed": _EXTRAS,
+    "torchao": "pip install torchao",
     "torchvision": "pip install --no-deps torchvision",
     "timm": "pip install timm",
     "transformers": "pip install transformers",

@@ -391,6 +391,7 @@ def survey_site(
         cuda_devices=gpus,
         no_cuda="this machine shows no NVIDIA GPU",
         images=_software_in(images, gpus, here),
+        capability=min(here[1], default=None),
     )
     return site, images, facts["images"]
 
@@ -475,6 +476,8 @@ def native_site(
     memory: float | None = os.sysconf("SC_PAGE_SIZE") * pages / 2**30
     if probe["cuda_devices"]:
         memory = min(probe.get("cuda_memory_gib") or (), default=None)
+    capability = min(probe.get("cuda_capability") or (), default=None)
+    elsewhere = scheduler_of(facts).has_hosts
     return make_site(
         facts,
         source=source,
@@ -482,5 +485,6 @@ def native_site(
         cuda_devices=gpus,
         no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
         native=describe_software(probe, gpus),
-        memory_gib=None if scheduler_of(facts).has_hosts else memory,
+        memory_gib=None if elsewhere else memory,
+        capability=None if elsewhere else capability,
     )

@@ -173,7 +173,7 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     # Libraries may print, too.
     facts: dict[str, Any] = json.loads([s for s in said if s.startswith("{")][-1])
     # These are facts of this machine, not of the image.
-    for key in ("cores", "cuda_devices", "cuda_memory_gib"):
+    for key in ("cores", "cuda_devices", "cuda_memory_gib", "cuda_capability"):
         facts.pop(key, None)
     if image.given:
         return facts

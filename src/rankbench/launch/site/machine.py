@@ -25,11 +25,7 @@ from rankbench.launch.process.command import SOURCE
 from rankbench.record import write_json
 
 # A file of each package that every new build of it replaces.
-_LOOKED_AT = {
-    "torch": "version.py",
-    "horovod": "__init__.py",
-    "deepspeed": "__init__.py",
-}
+_LOOKED_AT = {"torch": "version.py", **dict.fromkeys(PACKAGES, "__init__.py")}
 
 CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
 

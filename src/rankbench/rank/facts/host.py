@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rankbench.cell import PACKAGES
 from rankbench.environ import physical_cores
 from rankbench.record import first_line
 
@@ -123,8 +124,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-# Packages other than torch whose version can change a result.
-PACKAGES = ("torchvision", "horovod", "deepspeed", "numpy", "mpi4py", "oneccl")
+# Packages of strategies whose version can change a result.
+_OTHERS = ("numpy", "mpi4py", "oneccl")
 
 
 def describe_host() -> dict[str, Any]:
@@ -168,7 +169,7 @@ def describe_software() -> dict[str, Any]:
         # Those that work on this machine.
         "backends": [name for name in built_backends() if name != "nccl" or cuda],
         "mpi": mpi_version(),
-        **{name: package_version(name) for name in PACKAGES},
+        **{name: package_version(name) for name in (*PACKAGES, *_OTHERS)},
     }
 
 

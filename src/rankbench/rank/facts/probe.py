@@ -28,6 +28,10 @@ def main() -> None:
             torch.cuda.get_device_properties(i).total_memory / 2**30
             for i in range(count)
         ],
+        "cuda_capability": [
+            float("{}.{}".format(*torch.cuda.get_device_capability(i)))
+            for i in range(count)
+        ],
         "backends": built_backends(),
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),

@@ -117,8 +117,13 @@ def _run(
     cell: Cell, shape: Shape, world: World, ledger: Ledger, fake: FakeTensorMode
 ) -> dict[str, Any]:
     sizes = sizes_of_data(cell)
-    # Fake tensors cannot be compiled.
-    cell = replace(cell, options=_balance(cell, shape, sizes), compile=False)
+    # Fake tensors cannot be compiled. Layers of float8 keep what those of bf16 keep.
+    cell = replace(
+        cell,
+        options=_balance(cell, shape, sizes),
+        compile=False,
+        precision="bf16" if cell.precision == "fp8" else cell.precision,
+    )
     with unset_fake_temporarily():
         blueprint = draw_model(cell, sizes)
     for module in blueprint.model.modules():

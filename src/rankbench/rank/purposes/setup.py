@@ -26,6 +26,7 @@ from rankbench.rank.training.recipe import (
     optimizer_maker,
     prepare_model,
     set_arithmetic,
+    use_float8,
 )
 from rankbench.rank.world import Runtime, find_runtime
 from rankbench.rank.world.devices import choose_devices, gpus_among
@@ -65,7 +66,15 @@ def draw_model(
         sizes: of its data; see `Material`.
         change: changes the model right after it has been built.
     """
-    return models.Blueprint(lambda: change(_build(cell, sizes)), seed=cell.seed)
+
+    def build() -> nn.Module:
+        model = change(_build(cell, sizes))
+        if cell.precision == "fp8":
+            # Planning lets none run on a CPU, but tests do.
+            use_float8(model, emulate=cell.device == "cpu")
+        return model
+
+    return models.Blueprint(build, seed=cell.seed)
 
 
 def _build(cell: Cell, sizes: Mapping[str, int]) -> nn.Module:

@@ -74,7 +74,7 @@ class Ddp(Strategy):
 
     needs = {
         "backends": ["gloo", "mpi", "nccl"],
-        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+        "precisions": ["fp32", "tf32", "bf16", "fp16", "fp8"],
         "multiple_of": "accumulation",
         "splits_batch": "accumulation",
     }

@@ -18,7 +18,7 @@ class Single(Strategy):
         "replicas": "one",
         "max_nodes": 1,
         "max_cuda_devices": 1,
-        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+        "precisions": ["fp32", "tf32", "bf16", "fp16", "fp8"],
     }
     phases = ["forward", "backward", "update"]
 

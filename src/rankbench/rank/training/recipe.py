@@ -91,8 +91,8 @@ def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
     torch.backends.cudnn.benchmark = cudnn_benchmark
 
 
-# Precision -> dtype of autocast.
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Precision -> dtype of autocast. Under fp8 it is that of all but some linear layers.
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 
 aten = torch.ops.aten
@@ -121,6 +121,34 @@ def prepare_model(
     if cell.compile:
         compile_blocks(model, compiler)
     return model
+
+
+def use_float8(model: nn.Module, *, emulate: bool = False) -> None:
+    """Let the linear layers of blocks multiply in float8, scaled anew for each tensor.
+
+    Weights and results keep their dtypes.
+
+    Args:
+        emulate: whether to round numbers as on a GPU that has float8, on any device.
+
+    Raises:
+        ValueError: the GPU has no float8, or no layer fits its kernels.
+    """
+    # It takes long to import.
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.float8.float8_linear import Float8Linear
+
+    if not emulate and (has := torch.cuda.get_device_capability()) < (8, 9):
+        raise ValueError(f"fp8 needs compute capability 8.9; this GPU has {has}")
+
+    def fits(layer: nn.Linear, _name: str) -> bool:
+        return not any(side % 16 for side in layer.weight.shape)
+
+    config = Float8LinearConfig(emulate=emulate)
+    for block in find_blocks(model):
+        convert_to_float8_training(block, config=config, module_filter_fn=fits)
+    if not any(isinstance(layer, Float8Linear) for layer in model.modules()):
+        raise ValueError("fp8: no linear layer of a block has sides of multiples of 16")
 
 
 def checkpoint_blocks(model: nn.Module, kind: str) -> None:

@@ -12,8 +12,9 @@ from rankbench.results.numbers.summary import Summary
 COUNTED = "counter of torch"
 
 # Name that the driver gives to a GPU, as a pattern -> 10^12 operations per second (a
-# multiply-add counts as two) of bf16 and fp16 (of V100 and T4 fp16 alone), of tf32, of
-# fp32. The first two are of tensor cores, without sparsity. The first match counts.
+# multiply-add counts as two) of fp8, of bf16 and fp16 (of V100 and T4 fp16 alone), of
+# tf32, of fp32. All but the last are of tensor cores, without sparsity. The first match
+# counts.
 # Source: NVIDIA's data sheets of these products, HGX B300 (2025), GB200 NVL72 and HGX
 # B200 (2024), H200 (2024), H100 (2022), A100 (2021), A40 (2021), A30 (2022), A10
 # (2021), RTX A6000 (2020), L40 (2022), L40S (2023), L4 (2023), V100 (2020), T4 (2019);
@@ -21,28 +22,28 @@ COUNTED = "counter of torch"
 # A100 they state rates with sparsity, twice of these. Those of B300, GB200, RTX A6000,
 # RTX 4090 and L40 were read where others quote them; tf32 of RTX A6000 is half of its
 # bf16, as on the A40.
-_PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
-    (r"\bB300\b", 2250, 1125, 75),
-    (r"\bGB200\b", 2500, 1250, 80),
-    (r"\bB200\b", 2250, 1125, 75),
-    (r"\bH200 NVL\b", 835.5, 417.5, 60),
-    (r"\bH200\b", 989.5, 494.5, 67),
-    (r"\bH100 NVL\b", 835.5, 417.5, 60),
-    (r"\bH100 PCIe\b", 756.5, 378, 51),
-    (r"\bH100 .*HBM3\b", 989.5, 494.5, 67),
-    (r"\bA100\b", 312, 156, 19.5),
-    (r"\bA40\b", 149.7, 74.8, 37.4),
-    (r"\bA30\b", 165, 82, 10.3),
-    (r"\bA10\b", 125, 62.5, 31.2),
-    (r"\bRTX A6000$", 154.8, 77.4, 38.7),
-    (r"\bRTX 4090$", 165.2, 82.6, 82.6),
-    (r"\bL40\b", 181, 90.5, 90.5),
-    (r"\bL40S\b", 362, 183, 91.6),
-    (r"\bL4\b", 121, 60, 30.3),
-    (r"\bV100S-PCIE\b", 130, None, 16.4),
-    (r"\bV100-PCIE\b", 112, None, 14),
-    (r"\bV100-SXM", 125, None, 15.7),
-    (r"\bT4\b", 65, None, 8.1),
+_PEAKS: tuple[tuple[str, float | None, float, float | None, float], ...] = (
+    (r"\bB300\b", 4500, 2250, 1125, 75),
+    (r"\bGB200\b", 5000, 2500, 1250, 80),
+    (r"\bB200\b", 4500, 2250, 1125, 75),
+    (r"\bH200 NVL\b", 1670.5, 835.5, 417.5, 60),
+    (r"\bH200\b", 1979, 989.5, 494.5, 67),
+    (r"\bH100 NVL\b", 1670.5, 835.5, 417.5, 60),
+    (r"\bH100 PCIe\b", 1513, 756.5, 378, 51),
+    (r"\bH100 .*HBM3\b", 1979, 989.5, 494.5, 67),
+    (r"\bA100\b", None, 312, 156, 19.5),
+    (r"\bA40\b", None, 149.7, 74.8, 37.4),
+    (r"\bA30\b", None, 165, 82, 10.3),
+    (r"\bA10\b", None, 125, 62.5, 31.2),
+    (r"\bRTX A6000$", None, 154.8, 77.4, 38.7),
+    (r"\bRTX 4090$", 330.3, 165.2, 82.6, 82.6),
+    (r"\bL40\b", 362, 181, 90.5, 90.5),
+    (r"\bL40S\b", 733, 362, 183, 91.6),
+    (r"\bL4\b", 242.5, 121, 60, 30.3),
+    (r"\bV100S-PCIE\b", None, 130, None, 16.4),
+    (r"\bV100-PCIE\b", None, 112, None, 14),
+    (r"\bV100-SXM", None, 125, None, 15.7),
+    (r"\bT4\b", None, 65, None, 8.1),
 )
 
 
@@ -111,9 +112,9 @@ def find_peak(gpu: str, precision: str) -> float | None:
     """
     if "MIG" in gpu:
         return None  # a part of the GPU, of unknown size
-    for pattern, half, tf32, fp32 in _PEAKS:
+    for pattern, fp8, half, tf32, fp32 in _PEAKS:
         if re.search(pattern, gpu):
             bf16 = half if tf32 else None
             rates = {"bf16": bf16, "fp16": half, "tf32": tf32, "fp32": fp32}
-            return rates[precision]
+            return {**rates, "fp8": fp8}[precision]
     return None
