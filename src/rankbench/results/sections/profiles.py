@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -19,53 +18,26 @@ from rankbench.results.elements.section import (
 )
 from rankbench.results.elements.text import Grid, Note, Text, figures
 from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.read.launches import Launch, read_launches
+from rankbench.results.read.launches import read_launches
 from rankbench.results.read.rows import Row
 
 # Operators of a rank that documents show. The CSV has all that the record has.
 TOP = 10
 
-Number = float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator with its own time, per step."""
-
-    name: str
-    calls: float
-    cpu_ms: float
-    device_ms: float
-    share: Number
-
-
-@dataclass(frozen=True, slots=True)
-class RankProfile:
-    """The profile of one rank.
-
-    Attributes:
-        trace: its file, relative to the result directory.
-        operators: the longest first.
-        spans: phases and communication: kind, name, start_ms, ms.
-    """
-
-    rank: int
-    steps: int
-    trace: str
-    operators: Sequence[Operator]
-    spans: Sequence[Record]
-
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The profile of a cell, by rank."""
+    """The profile of a cell.
+
+    Attributes:
+        folder: of its traces, relative to the result directory.
+        ranks: what each rank has recorded: its number, its steps, operators with their
+            own time (the longest first), and spans of phases and of communication.
+    """
 
     cell: str
-    ranks: Sequence[RankProfile]
-
-    @property
-    def plot(self) -> str:
-        return f"profile-{self.cell}"
+    folder: str
+    ranks: Sequence[Record]
 
 
 def load_profiles(layout: Layout, rows: Sequence[Row]) -> list[Profile]:
@@ -81,53 +53,15 @@ def load_profiles(layout: Layout, rows: Sequence[Row]) -> list[Profile]:
         place = layout.attempt(row.id, row.attempt) / PROFILE
         for launch in read_launches(place, measured=False):
             if launch.record["status"] == "ok" and launch.record.get("profile"):
-                found.append(_read(row.id, launch, layout.root))
+                folder = launch.directory.relative_to(layout.root).as_posix()
+                found.append(Profile(row.id, folder, launch.record["profile"]))
                 break
-    return found
-
-
-def _read(cell: str, launch: Launch, root: Path) -> Profile:
-    place = launch.directory.relative_to(root)
-    ranks = [
-        RankProfile(
-            rank=rank["rank"],
-            steps=rank["steps"],
-            trace=f"{place}/trace{rank['rank']}.json.gz",
-            operators=_per_step(rank),
-            spans=rank["spans"],
-        )
-        for rank in launch.record["profile"]
-    ]
-    return Profile(cell, ranks)
-
-
-def _per_step(rank: Record) -> list[Operator]:
-    steps, operators = rank["steps"], rank["operators"]
-    phases = [span["ms"] for span in rank["spans"] if span["kind"] == "phase"]
-    on_device = any(one["device_ms"] for one in operators)
-    found = []
-    for one in operators:
-        spent = one["device_ms"] if on_device else one["cpu_ms"]
-        found.append(
-            Operator(
-                name=one["name"],
-                calls=one["calls"] / steps,
-                cpu_ms=one["cpu_ms"] / steps,
-                device_ms=one["device_ms"] / steps,
-                share=spent / sum(phases) if sum(phases) else None,
-            )
-        )
     return found
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_CAPTION = (
-    "{cell}: phases of the profiled steps, and below them the collective operations; "
-    "on each rank since the start of its own first step."
-)
 
 # With more ranks the picture would be unreadable; the traces have all ranks.
 MOST_RANKS = 8
@@ -136,6 +70,13 @@ _PHASE, _COMMUNICATION, _EXPOSED = "phase", "communication", "exposed"
 _HEIGHT = 0.62  # Height of a rank in inches.
 _QUESTION = "What does a rank do during a step?"
 _COLLECTIVE = "0.35"
+
+# What operators have, and its heading per step.
+_PER_STEP = {
+    "calls": "calls/step",
+    "cpu_ms": "CPU ms/step",
+    "device_ms": "GPU ms/step",
+}
 
 # Start and height of the two rows of a rank, in units of the height of a rank.
 _PHASES = (-0.38, 0.48)
@@ -151,51 +92,32 @@ def make(found: ResultSet) -> Content | None:
     profiles = load_profiles(found.layout, found.results.rows)
     if not profiles:
         return None
-    rows = [
-        {
-            "cell": profile.cell,
-            "rank": rank.rank,
-            "operator": one.name,
-            "calls": one.calls,
-            "cpu_ms": one.cpu_ms,
-            "device_ms": one.device_ms,
-            "share": one.share,
-        }
-        for profile in profiles
-        for rank in profile.ranks
-        for one in rank.operators
-    ]
-    traces = [
-        [
-            Text(profile.cell),
-            Text(str(rank.rank)),
-            Text(Path(rank.trace).name, href=rank.trace),
-        ]
-        for profile in profiles
-        for rank in profile.ranks
-    ]
+    rows, traces, grids, notes = [], [], [], []
+    for profile in profiles:
+        for rank in profile.ranks:
+            operators = list(_list_operators(profile.cell, rank))
+            rows += operators
+            number, name = rank["rank"], f"{profile.cell}, rank {rank['rank']}"
+            trace = f"trace{number}.json.gz"
+            link = Text(trace, href=f"{profile.folder}/{trace}")
+            traces.append([Text(profile.cell), Text(str(number)), link])
+            grids.append(_show_rank(name, operators))
+            if _of(rank, _EXPOSED):
+                notes.append(Note(name, _describe_exposed(rank)))
     columns = dict.fromkeys(("cell", "rank", "trace"), False)
     return Content(
         rows=rows,
-        grids=[
-            Grid("Traces", columns, traces),
-            *(
-                _show_rank(f"{profile.cell}, rank {rank.rank}", rank.operators)
-                for profile in profiles
-                for rank in profile.ranks
-            ),
-        ],
-        notes=[
-            Note(f"{profile.cell}, rank {rank.rank}", _describe_exposed(rank))
-            for profile in profiles
-            for rank in profile.ranks
-            if _of(rank, _EXPOSED)
-        ],
+        grids=[Grid("Traces", columns, traces), *grids],
+        notes=notes,
         drawings=[
             Drawing(
-                name=profile.plot,
+                name=f"profile-{profile.cell}",
                 question=_QUESTION,
-                caption=_CAPTION.format(cell=profile.cell),
+                caption=(
+                    f"{profile.cell}: phases of the profiled steps, and below them the "
+                    "collective operations; on each rank since the start of its own "
+                    "first step."
+                ),
                 frame=partial(make_timeline_frame, profile),
                 draw=partial(draw_timeline, profile),
             )
@@ -204,9 +126,24 @@ def make(found: ResultSet) -> Content | None:
     )
 
 
-def _describe_exposed(rank: RankProfile) -> str:
+def _list_operators(cell: str, rank: Record) -> Iterator[dict[str, Any]]:
+    """A row for each operator of a rank, per step."""
+    whole = sum(span["ms"] for span in _of(rank, _PHASE))
+    on_device = any(one["device_ms"] for one in rank["operators"])
+    clock = "device_ms" if on_device else "cpu_ms"
+    for one in rank["operators"]:
+        yield {
+            "cell": cell,
+            "rank": rank["rank"],
+            "operator": one["name"],
+            **{key: one[key] / rank["steps"] for key in _PER_STEP},
+            "share": one[clock] / whole if whole else None,
+        }
+
+
+def _describe_exposed(rank: Record) -> str:
     sent, alone = (
-        sum(span["ms"] for span in _of(rank, kind)) / rank.steps
+        sum(span["ms"] for span in _of(rank, kind)) / rank["steps"]
         for kind in (_COMMUNICATION, _EXPOSED)
     )
     return (
@@ -215,31 +152,30 @@ def _describe_exposed(rank: RankProfile) -> str:
     )
 
 
-def _show_rank(title: str, operators: Sequence[Operator]) -> Grid:
-    numbers = {"calls/step": "calls", "CPU ms/step": "cpu_ms"}
-    if any(one.device_ms for one in operators):
-        numbers["GPU ms/step"] = "device_ms"
+def _show_rank(title: str, operators: Sequence[dict[str, Any]]) -> Grid:
+    on_device = any(one["device_ms"] for one in operators)
+    numbers = {k: v for k, v in _PER_STEP.items() if on_device or k != "device_ms"}
     rows = [
         [
-            Text(one.name),
-            *(Text(figures(getattr(one, field))) for field in numbers.values()),
-            Text("" if one.share is None else f"{100 * one.share:.0f} %"),
+            Text(one["operator"]),
+            *(Text(figures(one[key])) for key in numbers),
+            Text("" if one["share"] is None else f"{100 * one['share']:.0f} %"),
         ]
         for one in operators[:TOP]
     ]
-    columns = {"operator": False} | dict.fromkeys((*numbers, "share"), True)
-    return Grid(title, columns, rows)
+    headings = dict.fromkeys((*numbers.values(), "share"), True)
+    return Grid(title, {"operator": False} | headings, rows)
 
 
 def make_timeline_frame(profile: Profile) -> pd.DataFrame:
     """The data of the timeline, of all ranks: a row for each span."""
-    columns = {"rank": int, "kind": str, "name": str, "start_ms": float, "ms": float}
+    columns = {"kind": str, "name": str, "start_ms": float, "ms": float}
     rows = [
-        {"rank": rank.rank} | {name: span[name] for name in columns if name != "rank"}
+        {"rank": rank["rank"], **{name: span[name] for name in columns}}
         for rank in profile.ranks
-        for span in rank.spans
+        for span in rank["spans"]
     ]
-    return make_frame(columns, rows)
+    return make_frame({"rank": int, **columns}, rows)
 
 
 def draw_timeline(profile: Profile, width: float) -> Figure:
@@ -261,7 +197,7 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
         title += f" (the first {len(ranks)} of {len(profile.ranks)} ranks)"
     plotting.write_title(axes, title)
     places = [place + _PHASES[0] + _PHASES[1] / 2 for place in range(len(ranks))]
-    axes.set_yticks(places, [f"rank {rank.rank}" for rank in ranks])
+    axes.set_yticks(places, [f"rank {rank['rank']}" for rank in ranks])
     axes.set_ylim(len(ranks) - 0.5, -0.5)
     axes.set_xlabel("ms since the start of the first profiled step")
     axes.set_xlim(left=0)
@@ -274,9 +210,7 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
     return figure
 
 
-def _draw_rank(
-    axes: Axes, rank: RankProfile, place: int, colors: dict[str, Any]
-) -> None:
+def _draw_rank(axes: Axes, rank: Record, place: int, colors: dict[str, Any]) -> None:
     phases = _of(rank, _PHASE)
     axes.broken_barh(
         [(span["start_ms"], span["ms"]) for span in phases],
@@ -309,8 +243,8 @@ def split_lanes(spans: Sequence[Record]) -> list[list[Record]]:
     return lanes
 
 
-def _of(rank: RankProfile, kind: str) -> list[Record]:
-    return [span for span in rank.spans if span["kind"] == kind]
+def _of(rank: Record, kind: str) -> list[Record]:
+    return [span for span in rank["spans"] if span["kind"] == kind]
 
 
 SECTION = Section(
