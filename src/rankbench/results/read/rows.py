@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,8 @@ class Results:
     """The rows of an experiment in the order of the plan.
 
     Attributes:
-        study: published numbers, if the experiment repeats a study.
+        study: the source of published numbers and its rows, if the experiment repeats a
+            study, and the override that scaled its cells down, or None.
         peaks: precision -> 10^12 operations per second of a device, where the site
             file says so.
         price: of a device-hour, and its currency, where the site file says so.
@@ -102,7 +103,7 @@ class Results:
 
     experiment: str
     rows: tuple[Row, ...]
-    study: Study | None = None
+    study: Mapping[str, Any] | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
     price: tuple[float, str] | None = None
     targets: tuple[PredictedCell, ...] = ()
@@ -126,7 +127,13 @@ def load(layout: Layout) -> Results:
     value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
     plan = parse_plan(value, layout.plan)
     try:
-        study = read_study(plan.experiment, plan.cells)
+        study = plan.experiment.get("study")
+        if study:
+            unknown = {row["cell"] for row in study["rows"]} - plan.cells.keys()
+            if unknown:
+                listed = ", ".join(sorted(unknown))
+                raise LookupError(f"published rows of unknown cells: {listed}")
+            study = study | {"override": plan.experiment.get("override")}
         rates = plan.site.get("peak_tflops") or {}
         peaks = {str(name): float(value) for name, value in rates.items()}
         price = None
@@ -285,70 +292,3 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     if any(map(lacks_cores, ok)):
         found.add(OVERSUBSCRIBED)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedRow:
-    """One row of the source, and the cell that repeats it.
-
-    Attributes:
-        label: the row's name in the source.
-        cell: id of a cell of the plan.
-        numbers: quantity -> values, several where there is one for each device.
-        note: a remark on the row, such as a contradiction in the source.
-    """
-
-    label: str
-    cell: str
-    numbers: Mapping[str, tuple[float, ...]]
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """The source of published numbers, and its rows in order.
-
-    Attributes:
-        source: title, url, hardware, software, settings, base, note, if given.
-        rows: none if the source has no numbers.
-        override: name of the override that scaled the cells down, or None.
-    """
-
-    source: Mapping[str, str]
-    rows: tuple[PublishedRow, ...]
-    override: str | None = None
-
-    @property
-    def base(self) -> PublishedRow | None:
-        """The row that the others are compared with."""
-        label = self.source.get("base")
-        return next((row for row in self.rows if row.label == label), None)
-
-
-def read_study(experiment: Mapping[str, Any], cells: Collection[str]) -> Study | None:
-    """The study of a plan with these cells; None if it repeats no published table.
-
-    Raises:
-        LookupError, TypeError, AttributeError: the plan is damaged.
-    """
-    value = experiment.get("study")
-    if value is None:
-        return None
-    words = {"label", "cell", "note"}
-    rows = tuple(
-        PublishedRow(
-            row["label"],
-            row["cell"],
-            {
-                key: tuple(found) if isinstance(found, list) else (found,)
-                for key, found in row.items()
-                if key not in words
-            },
-            row.get("note", ""),
-        )
-        for row in value["rows"]
-    )
-    unknown = [row.cell for row in rows if row.cell not in cells]
-    if unknown:
-        raise LookupError(f"published rows of unknown cells: {', '.join(unknown)}")
-    return Study(value["source"], rows, experiment.get("override"))

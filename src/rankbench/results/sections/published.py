@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rankbench.results.elements.section import Content, Section
@@ -13,7 +12,6 @@ from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import OF_LAUNCHES, Summary
-from rankbench.results.read.rows import PublishedRow, Study
 
 # Values that a source may have published: heading, and whether the ratio to the base
 # says more than the value itself.
@@ -29,76 +27,88 @@ QUANTITIES = {
     "accuracy": ("accuracy", False),
 }
 
-
 _UNITS = ("samples", "tokens")
 
+# A row of the study as the plan has it: label, cell, note, and published numbers.
+Published = Mapping[str, Any]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """One published number and what was measured in its place.
 
-    Attributes:
-        row: of the source.
-        summary: of the cell that repeats it.
-        quantity: a key of `QUANTITIES`.
-        theirs: as published; the largest where there is one for each device.
-        ours: None unless the cell is ok and was measured for this.
-        our_ratio, their_ratio: over the base of the same side; None without one.
+def make(found: ResultSet) -> Content | None:
+    """A row for each published number, and for each row of the source without any.
+
+    None if the experiment repeats no study.
     """
-
-    row: PublishedRow
-    summary: Summary
-    quantity: str
-    theirs: float
-    ours: Estimate | None
-    our_ratio: Estimate | None
-    their_ratio: float | None
-
-
-def compare(
-    study: Study, summaries: Sequence[Summary], peaks: Mapping[str, float]
-) -> list[Pair]:
-    """Every published number beside its cell's, in the order of the source.
-
-    Args:
-        peaks: precision -> TFLOP/s of a device, as the site file gives it.
-    """
-    by_cell = {summary.row.id: summary for summary in summaries}
-    base = study.base
-    return [
-        _compare(row, name, base, by_cell, peaks)
-        for row in study.rows
+    study, peaks = found.results.study, found.results.peaks
+    if study is None:
+        return None
+    published, source = study["rows"], study["source"]
+    cells = {summary.row.id: summary for summary in found.summaries}
+    base = next((row for row in published if row["label"] == source.get("base")), None)
+    lines = [
+        _compare(row, name, base, cells, peaks)
+        for row in published
         for name in QUANTITIES
-        if name in row.numbers
+        if name in row
     ]
+    grids = [_show_rows(published, cells)] if published else []
+    for name, (title, has_ratio) in QUANTITIES.items():
+        for unit in _UNITS if name == "throughput" else [None]:
+            own = [
+                line
+                for line in lines
+                if line["quantity"] == name
+                and unit in (None, cells[line["cell"]].row.cell.unit)
+            ]
+            if own:
+                grids.append(_show_quantity(title.format(unit=unit), has_ratio, own))
+    about = [Note(key, text) for key, text in source.items() if key != "base"]
+    if override := study["override"]:
+        text = f"{override}: what was measured is smaller than what was published"
+        about.append(Note("override", f"{text}; the cells say how."))
+    if base:
+        about.append(Note("base", f"{base['label']}: {base['cell']}"))
+    without = [row for row in published if not QUANTITIES.keys() & row.keys()]
+    return Content(
+        rows=[*(_describe(row, cells[row["cell"]]) for row in without), *lines],
+        grids=grids,
+        before=about,
+        notes=[Note(row["label"], row["note"]) for row in published if row.get("note")],
+    )
 
 
 def _compare(
-    row: PublishedRow,
+    row: Published,
     name: str,
-    base: PublishedRow | None,
+    base: Published | None,
     cells: Mapping[str, Summary],
     peaks: Mapping[str, float],
-) -> Pair:
-    theirs, values = max(row.numbers[name]), _values(cells[row.cell], name, peaks)
-    our_ratio = their_ratio = None
+) -> dict[str, Any]:
+    """A published number beside what was measured in its place.
+
+    Each has its ratio to the base of the same side, if there is one.
+    """
+    line = _describe(row, cells[row["cell"]]) | {"quantity": name}
+    each, values = _list(row[name]), _values(cells[row["cell"]], name, peaks)
+    # The largest counts where there is one for each device.
+    line["published"] = theirs = max(each)
+    if len(each) > 1:
+        line["published_each"] = " ".join(map(figures, each))
+    if values:
+        line["measured"] = OF_LAUNCHES.get(name, mean)(values)
     if base and QUANTITIES[name][1]:
-        below = _values(cells[base.cell], name, peaks)
-        if values and below and row.cell == base.cell:
-            our_ratio = Estimate(1.0)
+        below = _values(cells[base["cell"]], name, peaks)
+        if values and below and row["cell"] == base["cell"]:
+            line["ratio"] = Estimate(1.0)
         elif values and below and min(*values, *below) > 0:
-            our_ratio = ratio_of_samples(values, below)
-        if name in base.numbers:
-            their_ratio = theirs / max(base.numbers[name])
-    return Pair(
-        row=row,
-        summary=cells[row.cell],
-        quantity=name,
-        theirs=theirs,
-        ours=OF_LAUNCHES.get(name, mean)(values) if values else None,
-        our_ratio=our_ratio,
-        their_ratio=their_ratio,
-    )
+            line["ratio"] = ratio_of_samples(values, below)
+        if name in base:
+            line["published_ratio"] = theirs / max(_list(base[name]))
+            line["base"] = base["label"]
+    return line
+
+
+def _list(number: float | Sequence[float]) -> Sequence[float]:
+    return [number] if isinstance(number, int | float) else number
 
 
 def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[float]:
@@ -109,92 +119,49 @@ def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[flo
     return [value for value in found if value is not None]
 
 
-def make(found: ResultSet) -> Content | None:
-    """A row for each published number; None if the experiment repeats no study."""
-    study, summaries = found.results.study, found.summaries
-    if study is None:
-        return None
-    by_cell = {summary.row.id: summary for summary in summaries}
-    pairs = compare(study, summaries, found.results.peaks)
-    grids = [_show_rows(study, by_cell)] if study.rows else []
-    for name in QUANTITIES:
-        for unit in _UNITS if name == "throughput" else [None]:
-            of_quantity = [
-                one
-                for one in pairs
-                if one.quantity == name and unit in (None, one.summary.row.cell.unit)
-            ]
-            if of_quantity:
-                title = QUANTITIES[name][0].format(unit=unit)
-                grids.append(_show_quantity(title, QUANTITIES[name][1], of_quantity))
-    about = [Note(key, text) for key, text in study.source.items() if key != "base"]
-    if study.override:
-        text = f"{study.override}: what was measured is smaller than what was published"
-        about.append(Note("override", f"{text}; the cells say how."))
-    if study.base:
-        about.append(Note("base", f"{study.base.label}: {study.base.cell}"))
-    return Content(
-        rows=_rows(study, pairs, by_cell),
-        grids=grids,
-        before=about,
-        notes=[Note(row.label, row.note) for row in study.rows if row.note],
-    )
-
-
-def _show_rows(study: Study, by_cell: Mapping[str, Summary]) -> Grid:
+def _show_rows(published: Sequence[Published], cells: Mapping[str, Summary]) -> Grid:
     columns = {"published row": False, "cell": False, "status": False, "why": False}
     rows = []
-    for row in study.rows:
-        summary = by_cell[row.cell]
+    for row in published:
+        summary = cells[row["cell"]]
         why = summary.row.reason or ", ".join(summary.marks)
-        rows.append([Text(t) for t in (row.label, row.cell, summary.row.status, why)])
+        texts = (row["label"], row["cell"], summary.row.status, why)
+        rows.append([Text(text) for text in texts])
     return Grid("rows", columns, rows)
 
 
-def _show_quantity(title: str, has_ratio: bool, found: Sequence[Pair]) -> Grid:
+def _show_quantity(
+    title: str, has_ratio: bool, lines: Sequence[Mapping[str, Any]]
+) -> Grid:
     columns = {"published row": False, "measured": True, "published": True}
     if has_ratio:
         columns |= {"measured / its base": True, "published / its base": True}
     rows = []
-    for one in found:
-        each = " / ".join(figures(value) for value in one.row.numbers[one.quantity])
-        texts = [Text(one.row.label), show_estimate(one.ours), Text(each)]
+    for line in lines:
+        each = line.get("published_each") or figures(line["published"])
+        texts = [
+            Text(line["label"]),
+            show_estimate(line.get("measured")),
+            Text(each.replace(" ", " / ")),
+        ]
         if has_ratio:
-            theirs = None if one.their_ratio is None else Estimate(one.their_ratio)
-            texts += [show_estimate(one.our_ratio), show_estimate(theirs)]
+            theirs = line.get("published_ratio")
+            texts += [
+                show_estimate(line.get("ratio")),
+                show_estimate(None if theirs is None else Estimate(theirs)),
+            ]
         rows.append(texts)
     return Grid(title, columns, rows)
 
 
-def _rows(
-    study: Study, pairs: Sequence[Pair], by_cell: Mapping[str, Summary]
-) -> list[dict[str, Any]]:
-    """A row for each number, and for each row of the source without any."""
-    base = study.base.label if study.base else None
-    rows: list[dict[str, Any]] = []
-    for row in study.rows:
-        if not row.numbers:
-            rows.append(_describe(row, by_cell[row.cell]))
-    for one in pairs:
-        line = _describe(one.row, one.summary) | {"quantity": one.quantity}
-        each = one.row.numbers[one.quantity]
-        if len(each) > 1:
-            line["published_each"] = " ".join(map(figures, each))
-        line |= {"published": one.theirs, "published_ratio": one.their_ratio}
-        line |= {"base": base} if one.their_ratio is not None else {}
-        line |= {"measured": one.ours, "ratio": one.our_ratio}
-        rows.append(line)
-    return rows
-
-
-def _describe(row: PublishedRow, summary: Summary) -> dict[str, Any]:
+def _describe(row: Published, summary: Summary) -> dict[str, Any]:
     return {
-        "label": row.label,
-        "cell": row.cell,
+        "label": row["label"],
+        "cell": row["cell"],
         "status": summary.row.status,
         "reason": summary.row.reason,
         "marks": " ".join(summary.marks) or None,
-        "note": row.note or None,
+        "note": row.get("note") or None,
     }
 
 
