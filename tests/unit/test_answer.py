@@ -13,7 +13,7 @@ import pytest
 from factories import make_surroundings
 from rankbench.cli import main
 from rankbench.record import Layout
-from rankbench.results.advice.answer import Settings, find_answer
+from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.choice import (
     EQUAL,
     FEW,
@@ -132,7 +132,7 @@ def write_rows(root: Path, rates: dict[tuple[str, str], float], **plan: Any) -> 
 
 
 def answer_of(layout: Layout, **settings: Any) -> dict[str, Any]:
-    (workload,) = find_answer(read(layout), Settings(**settings))["workloads"]
+    (workload,) = find_answer(read(layout), **settings)["workloads"]
     return workload
 
 

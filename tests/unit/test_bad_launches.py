@@ -6,7 +6,7 @@ import pytest
 
 from factories import make_surroundings
 from rankbench.record import Layout
-from rankbench.results.advice.answer import Settings, find_answer
+from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.words import in_brief
 from rankbench.results.numbers.result_set import read
 from unit.synthetic import (
@@ -26,7 +26,7 @@ SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
 def rows_of(layout: Layout) -> dict[str, dict[str, str]]:
     """The table by strategy; the answer must find words, too."""
     rows = write_rows(layout).values()
-    assert in_brief(find_answer(read(layout), Settings()))
+    assert in_brief(find_answer(read(layout)))
     return {row["strategy"]: row for row in rows}
 
 

@@ -27,7 +27,7 @@ def answer(arguments: argparse.Namespace) -> int:
     the answer, and what to launch next to settle what cannot be told yet. Nothing
     is measured. docs/answer.md explains each of them.
     """
-    from rankbench.results.advice.answer import Settings, find_answer
+    from rankbench.results.advice.answer import find_answer
     from rankbench.results.numbers.result_set import read
 
     for name in ("margin", "efficiency"):
@@ -36,12 +36,9 @@ def answer(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{name}: expected a share between 0 and 1, not {value}")
     with open_results(arguments) as layout:
         found = read(layout)
-        settings = Settings(
-            margin=arguments.margin,
-            efficiency=arguments.efficiency,
-            price=found.results.price,
+        facts = find_answer(
+            found, margin=arguments.margin, efficiency=arguments.efficiency
         )
-        facts = find_answer(found, settings)
     if arguments.next:
         for each in facts["workloads"]:
             planned = each.get("next", ())

@@ -7,7 +7,6 @@ same in words, from these values alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from rankbench.record import (
     disturbances,
 )
 from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
+from rankbench.results.numbers.fit import MARGIN
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.measures import LOSS_STEPS, Measures
 from rankbench.results.numbers.result_set import ResultSet
@@ -43,6 +43,12 @@ from rankbench.results.numbers.summary import (
 )
 
 ANSWER_VERSION = 1
+
+# Efficiency of a sensible topology, if the user wants no other.
+EFFICIENCY = 0.7
+
+# Of a device-hour, and its currency.
+Price = tuple[float, str]
 
 # Rows that do not say how fast a strategy is.
 _NO_SPEED = "functional"
@@ -73,37 +79,28 @@ _DOUBTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the user asks for.
-
-    Attributes:
-        margin: rows that differ by less are equally good, as a share.
-        efficiency: a topology is sensible if its efficiency is higher.
-        price: of a device-hour, and its currency; None if the site gives none.
-    """
-
-    margin: float = 0.03
-    efficiency: float = 0.7
-    price: tuple[float, str] | None = None
-
-
-def find_answer(found: ResultSet, settings: Settings | None = None) -> Facts:
+def find_answer(
+    found: ResultSet, *, margin: float = MARGIN, efficiency: float = EFFICIENCY
+) -> Facts:
     """The answer for each workload, as JSON values.
 
     Args:
         found: what was read of a result directory.
-        settings: by default, with the price that the site file gave.
+        margin: rows that differ by less are equally good, as a share.
+        efficiency: a topology is sensible if its efficiency is higher.
     """
-    chosen = settings or Settings(price=found.results.price)
     losses = {loss.cell: loss for loss in find_losses(found.summaries)}
     cells = {summary.row.id: summary.row.cell for summary in found.summaries}
+    price = found.results.price
     return {
         "schema": ANSWER_VERSION,
         "experiment": found.results.experiment,
-        "margin": chosen.margin,
-        "efficiency": chosen.efficiency,
-        "workloads": [_judge_workload(panel, losses, chosen) for panel in found.panels],
+        "margin": margin,
+        "efficiency": efficiency,
+        "workloads": [
+            _judge_workload(panel, losses, margin, efficiency, price)
+            for panel in found.panels
+        ],
         "without_numbers": [
             {
                 "status": status,
@@ -117,7 +114,11 @@ def find_answer(found: ResultSet, settings: Settings | None = None) -> Facts:
 
 
 def _judge_workload(
-    panel: Panel, losses: Mapping[str, Loss], settings: Settings
+    panel: Panel,
+    losses: Mapping[str, Loss],
+    margin: float,
+    efficiency: float,
+    price: Price | None,
 ) -> Facts:
     timed = {row.row.id: row for row in panel.points if _NO_SPEED not in row.marks}
     base = next((name for name, row in timed.items() if row.row.cell.is_base), None)
@@ -131,9 +132,9 @@ def _judge_workload(
     }
     if len(rows) < 2:
         return facts
-    fastest = _choose(rows, settings.margin, per_device=False)
-    cheapest = _choose(rows, settings.margin, per_device=True)
-    judged = [_scale(series, timed, settings.efficiency) for series in panel.series]
+    fastest = _choose(rows, margin, per_device=False)
+    cheapest = _choose(rows, margin, per_device=True)
+    judged = [_scale(series, timed, efficiency) for series in panel.series]
     scaling = [series for series in judged if series is not None]
     rest_on = dict.fromkeys(
         [
@@ -146,8 +147,8 @@ def _judge_workload(
         **facts,
         "base": base,
         "fastest": fastest,
-        "cheapest": {**cheapest, **_cost(rows[cheapest["cell"]], settings)},
-        "cost_of_use": _cost(rows[fastest["recommended"]], settings),
+        "cheapest": {**cheapest, **_cost(rows[cheapest["cell"]], price)},
+        "cost_of_use": _cost(rows[fastest["recommended"]], price),
         "scaling": scaling,
         "lost": _explain(rows, losses),
         "training": _compare_training(
@@ -158,7 +159,7 @@ def _judge_workload(
             timed,
             {"fastest": fastest, "cheapest": cheapest},
             scaling,
-            settings.efficiency,
+            efficiency,
         ),
     }
 
@@ -243,7 +244,7 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
     }
 
 
-def _cost(summary: Summary, settings: Settings) -> Facts:
+def _cost(summary: Summary, price: Price | None) -> Facts:
     """Device-hours of an epoch, and their price; of many samples for a script."""
     hours = summary.numbers["epoch_s"].scaled(summary.row.devices / 3600)
     record = summary.row.launches[0].record
@@ -257,8 +258,8 @@ def _cost(summary: Summary, settings: Settings) -> Facts:
     }
     if not has_epochs:
         facts["has_epochs"] = False
-    if settings.price is not None:
-        amount, currency = settings.price
+    if price is not None:
+        amount, currency = price
         facts["price_per_epoch"] = hours.scaled(amount).to_json()
         facts["currency"] = currency
     return facts

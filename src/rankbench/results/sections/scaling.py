@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankbench.results.advice.answer import Settings
+from rankbench.results.advice.answer import EFFICIENCY
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.numbers.composition import EXCHANGE
 from rankbench.results.numbers.series import Panel, Series, count_hosts
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Draw = Callable[[Sequence[Axes], Panel, Mapping[str, Style]], Ends]
 
-_GOAL = Settings().efficiency
 _MILLION = 1e6
 
 Find = Callable[[Summary], Estimate | None]
@@ -147,7 +146,7 @@ def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None
     ideals = {base.throughput.value for base in bases if base}
     for rate in ideals:
         axes.axhline(rate, color="0.5", ls="--", lw=1, zorder=1)
-        axes.axhline(_GOAL * rate, color="0.5", ls=":", lw=1, zorder=1)
+        axes.axhline(EFFICIENCY * rate, color="0.5", ls=":", lw=1, zorder=1)
     rates = [rate for point in panel.points for rate in _launches(point)]
     axes.set_ylim(0, 1.08 * max([*rates, *ideals]))
     axes.yaxis.set_major_formatter(plotting.PlainFormatter())
@@ -206,8 +205,8 @@ _PLOTS = (
         caption=(
             "Throughput of a device: mean over launches (large), every launch (small) "
             "and the 95 % interval of the mean. Dashed: the base on one device; "
-            f"dotted: {_GOAL:g} of it. Series with equally many devices stand beside "
-            "each other."
+            f"dotted: {EFFICIENCY:g} of it. Series with equally many devices stand "
+            "beside each other."
         ),
         columns={
             **_SIZE,
@@ -219,7 +218,7 @@ _PLOTS = (
         rows=_rows_per_device,
         says=_compares(per_device),
         draw=_over_devices(per_device, _finish_per_device, _launches),
-        lines={"base on one device": "--", f"{_GOAL:g} of it": ":"},
+        lines={"base on one device": "--", f"{EFFICIENCY:g} of it": ":"},
         explains="launches",
     ),
     PanelPlot(
