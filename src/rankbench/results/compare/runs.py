@@ -27,6 +27,7 @@ from rankbench.results.compare.text import (
     show_values,
     tabulate_rows,
 )
+from rankbench.results.elements import plotting
 from rankbench.results.elements.names import shorten
 from rankbench.results.elements.section import Drawing, make_frame
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
@@ -236,8 +237,6 @@ def _count(rows: Rows) -> str:
 
 def _draw(rows: Rows, width: float) -> Figure:
     """Throughput of each row, with a panel for each machine and unit."""
-    from rankbench.results.elements import plotting
-
     names, _ = shorten([cell.id for _, cell in rows])
     runs = dict.fromkeys(run.side.name for run, _ in rows)
     styles = {

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from rankbench.results.elements import plotting
+from rankbench.results.elements.plotting import Ends, Styles
 from rankbench.results.elements.section import (
     Columns,
     Content,
@@ -26,10 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from rankbench.results.elements.plotting import Mark, Style
     from rankbench.results.numbers.result_set import ResultSet
 
-    Ends = Sequence[tuple[Mark, str, Style]]
 
 # With more cells, not each has a name of its own.
 NAMED = 12
@@ -67,7 +67,7 @@ class PanelPlot:
     caption: str
     columns: Columns
     rows: Callable[[Summary], Iterable[Row]]
-    draw: Callable[[Sequence[Axes], Panel, Mapping[str, Style]], Ends | None]
+    draw: Callable[[Sequence[Axes], Panel, Styles], Ends | None]
     says: Callable[[Panel], bool] = lambda _: True
     height: Callable[[Panel], float] = lambda panel: fit_labels(len(panel.series))
     lines: Mapping[str, str] = field(default_factory=dict)
@@ -128,8 +128,6 @@ def _frame(plot: PanelPlot, panels: Sequence[Panel]) -> pd.DataFrame:
 def _draw(
     plot: PanelPlot, panels: Sequence[Panel], known: Sequence[Panel], width: float
 ) -> Figure:
-    from rankbench.results.elements import plotting
-
     shown = cut(panels, panels_at_most=MOST_PANELS, cells=_MOST_CELLS)
     styles = plotting.choose_styles(shown, known)
     figure, grid = plotting.make_figure(

@@ -5,22 +5,21 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import seaborn as sns
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
-from matplotlib.transforms import ScaledTranslation
 
 from rankbench.cell import REFERENCE
 from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
+
+# Nothing is imported that only drawing needs, which takes a second to import.
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _TITLE_WIDTH, _NAME_WIDTH = 84, 34  # characters
 _LABEL = 0.16  # height of a name on the right of a panel, in inches
@@ -34,6 +33,9 @@ LINES = ("-", (0, (6, 1.5)), (0, (3, 1)), (0, (1, 1)))
 # The reference is grey. Place 7 of seaborn's colorblind palette is grey, too.
 _REFERENCE = ("0.35", "o")
 _PLACES = (0, 1, 2, 3, 4, 5, 9, 8, 6)
+
+# Ticks such as ``0.5``, ``20`` and ``3,000``.
+PLAIN = "{x:,.6g}"
 
 # Distance between series with equal numbers of devices, in doublings.
 _APART = 0.07
@@ -66,6 +68,12 @@ class Mark(NamedTuple):
     launches: Sequence[float] = ()
 
 
+Styles = Mapping[str, Style]
+
+# For each series its last mark, its name and its style.
+Ends = Sequence[tuple[Mark, str, Style]]
+
+
 def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, Style]:
     """The style of each series, by name.
 
@@ -75,6 +83,8 @@ def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, 
             markers, so that a strategy has the same ones on all plots. Several series
             of a strategy differ in their lines, and in how pale their color is.
     """
+    import seaborn as sns
+
     every = [s for panel in (*known, *panels) for s in panel.series]
     others = dict.fromkeys(_strategy(s) for s in every if _strategy(s) != REFERENCE)
     palette = sns.color_palette("colorblind")
@@ -104,12 +114,16 @@ def _strategy(series: Series) -> str:
 
 def pale(color: Any, place: int, count: int) -> tuple[float, ...]:
     """The color, mixed with more white for later places of a count."""
+    from matplotlib.colors import to_rgb
+
     share = 0.65 * place / count
     return tuple((1 - share) * np.array(to_rgb(color)) + share)
 
 
 def color_phases(names: Iterable[str]) -> dict[str, Any]:
     """The phases that occur, in the order of a step, and their colors."""
+    import seaborn as sns
+
     found = set(names)
     ordered = [p for p in _PHASES if p in found] + sorted(found - _PHASES.keys())
     others = itertools.cycle(_OTHER_PHASES)
@@ -128,6 +142,8 @@ def make_figure(
         question: that the figure answers; its title.
         columns: panels in a row, which share their vertical axis.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
     grid = figure.subplots(
         len(heights),
@@ -185,11 +201,11 @@ def places(marks: Sequence[Mark]) -> tuple[list[float], list[float]]:
 def draw_series(
     axes: Axes,
     panel: Panel,
-    styles: Mapping[str, Style],
+    styles: Styles,
     find: Callable[[Series, Summary], Mark | None],
     *,
     names_points: bool = False,
-) -> list[tuple[Mark, str, Style]]:
+) -> Ends:
     """All cells of a panel as marks; those of a series are joined.
 
     Two points are not joined: they would suggest a trend.
@@ -230,9 +246,7 @@ def draw_series(
     return ends
 
 
-def label_ends(
-    axes: Axes, ends: Sequence[tuple[Mark, str, Style]], height: float
-) -> None:
+def label_ends(axes: Axes, ends: Ends, height: float) -> None:
     """Names on the right of the axes, each led to by a thin line.
 
     The limits of the axes must be final.
@@ -241,6 +255,8 @@ def label_ends(
         ends: what a name belongs to, the name, and its style.
         height: of the axes, in inches.
     """
+    from matplotlib.transforms import ScaledTranslation
+
     at = axes.transScale + axes.transLimits
     heights = [at.transform((m.x.value, m.y.value))[1] for m, _, _ in ends]
     figure = axes.get_figure(root=True)
@@ -330,20 +346,15 @@ def scale_devices(axes: Axes, devices: Iterable[int]) -> list[int]:
 
 def scale_by_logarithm(axes: Axes, axis: str = "y") -> None:
     """A logarithmic axis with numbers that people read."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
     (axes.set_yscale if axis == "y" else axes.set_xscale)("log")
     scaled = axes.yaxis if axis == "y" else axes.xaxis
     low, high = scaled.get_view_interval()
     few = high < _DECADE * low
     scaled.set_major_locator(MaxNLocator(5) if few else LogLocator(subs=(1, 2, 5)))
-    scaled.set_major_formatter(PlainFormatter())
+    scaled.set_major_formatter(PLAIN)
     scaled.set_minor_formatter(NullFormatter())
-
-
-class PlainFormatter(ScalarFormatter):
-    """Ticks such as ``0.5``, ``20`` and ``3,000``."""
-
-    def __call__(self, value: float, place: int | None = None) -> str:
-        return f"{value:,.6g}"
 
 
 def each_row(panel: Panel) -> list[tuple[Series, Summary]]:
@@ -365,10 +376,12 @@ def finish_rows(
         end: where the axis ends.
         beyond: of each row, values of which those beyond the end are counted there.
     """
+    import seaborn as sns
+
     axes.set_yticks(range(len(names)), list(map(_clip, names)), parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, end)
-    axes.xaxis.set_major_formatter(PlainFormatter())
+    axes.xaxis.set_major_formatter(PLAIN)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     sns.despine(ax=axes, left=True)
@@ -402,6 +415,8 @@ def add_legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> Non
 
 def make_line(label: str, *, color: Any = "0.5", lw: float = 1, **style: Any) -> Line2D:
     """An entry of a legend: a line."""
+    from matplotlib.lines import Line2D
+
     return Line2D([], [], color=color, lw=lw, label=label, **style)
 
 

@@ -17,6 +17,7 @@ from rankbench.results.compare.text import (
     printable,
     show_values,
 )
+from rankbench.results.elements import plotting
 from rankbench.results.elements.section import Drawing, make_frame
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
 from rankbench.results.history.changes import Change, History, Line
@@ -168,8 +169,6 @@ def write_page(path: Path, store: Store, history: History) -> None:
 
 def _draw(lines: Sequence[Line], width: float) -> Figure:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-
-    from rankbench.results.elements import plotting
 
     figure, grid = plotting.make_figure([_HEIGHT] * len(lines), width=width)
     run, level = "C0", "C1"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, draw_panels, fit_labels
+from rankbench.results.elements.plotting import Ends, Styles
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text, figures, show_estimate
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
@@ -17,8 +19,6 @@ from rankbench.results.numbers.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.panels import Ends
-    from rankbench.results.elements.plotting import Style
 
 _TITLE = "Exchange between ranks"
 
@@ -81,11 +81,9 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
         by_cell.setdefault(sweep.cell, []).append(sweep)
     links = _find_links(sweeps)
 
-    def draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+    def draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
         """A line for each sweep; between sizes interpolation is valid."""
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-        from rankbench.results.elements import plotting
 
         (axes,) = grid
         ends, values = [], [*links]

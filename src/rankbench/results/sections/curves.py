@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
+from rankbench.results.elements.plotting import Ends, Style, Styles
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-    from rankbench.results.elements.panels import Ends
-    from rankbench.results.elements.plotting import Style
 
 # Lines coincide if no point differs by more than this share.
 _ALIKE = 0.02
@@ -80,11 +80,9 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
     return np.array([seen[part].mean() for part in parts]), np.stack(means, axis=1)
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     """The median of the launches as a line, their range as a band."""
     from matplotlib.ticker import MaxNLocator
-
-    from rankbench.results.elements import plotting
 
     looks = _choose_looks(panel, styles)
     ends = []
@@ -110,17 +108,15 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> En
         _scale(axes, np.concatenate([losses.ravel() for losses in drawn]))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(plotting.PlainFormatter())
+        axes.xaxis.set_major_formatter(plotting.PLAIN)
         axes.grid(visible=False, axis="x")
         axes.set_xlabel(label)
     grid[0].set_ylabel("loss")
     return ends
 
 
-def _choose_looks(panel: Panel, styles: Mapping[str, Style]) -> dict[str, Style]:
+def _choose_looks(panel: Panel, styles: Styles) -> dict[str, Style]:
     """The style of each cell: the fewer devices of a strategy, the paler."""
-    from rankbench.results.elements import plotting
-
     alike: dict[str, list[Summary]] = {}
     for point in panel.points:
         alike.setdefault(point.row.cell.strategy, []).append(point)

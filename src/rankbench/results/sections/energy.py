@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.record import Record
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, draw_panels
+from rankbench.results.elements.plotting import Ends, Mark, Styles
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series
@@ -17,8 +19,6 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.panels import Ends
-    from rankbench.results.elements.plotting import Mark, Style
 
 # Drivers renew their counters up to ten times a second, so a shorter window would be
 # wrong by more than two percent.
@@ -99,9 +99,7 @@ def _describe_devices(devices: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
-    from rankbench.results.elements import plotting
-
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     (axes,) = grid
 
     def mark(_: Series, point: Summary) -> Mark | None:

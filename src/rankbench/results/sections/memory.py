@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, make_plot_section
+from rankbench.results.elements.plotting import Styles
 from rankbench.results.elements.text import figures
 from rankbench.results.numbers.measures import peak_memory
 from rankbench.results.numbers.series import Panel
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.plotting import Style
 
 _ROW = 0.25  # inches
 _GIB = 1024.0  # MiB
@@ -59,9 +60,7 @@ def _says(panel: Panel) -> bool:
     return near or max(peaks) > _ALIKE * min(peaks)
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> None:
-    from rankbench.results.elements import plotting
-
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
     largest = max(point.numbers["memory_mib"].value for _, point in rows)
@@ -87,8 +86,6 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> No
 
 
 def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
-    from rankbench.results.elements import plotting
-
     return [
         plotting.make_line("a rank of a launch", color="0.4", ls="", marker="o", ms=3),
         plotting.make_line("all that there is for a rank", color=_RED, lw=1.5),

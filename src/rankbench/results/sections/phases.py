@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, make_plot_section
+from rankbench.results.elements.plotting import Style, Styles
 from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.plotting import Style
 
 _ROW = 0.4  # inches
 
@@ -49,9 +50,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         yield {**own, "p5_ms": low, "p95_ms": high}
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> None:
-    from rankbench.results.elements import plotting
-
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
     samples = {point.row.id: _samples_of_step(point) for _, point in rows}
@@ -72,8 +71,6 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> No
 
 
 def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
-    from rankbench.results.elements import plotting
-
     names = {name for parts in steps for name in parts} - {SLOWEST}
     colors = {**plotting.color_phases(names), SLOWEST: _COLOR}
     left = np.zeros(len(steps))
@@ -86,8 +83,6 @@ def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
 
 def _draw_launches(axes: Axes, place: float, point: Summary, style: Style) -> None:
     """Launches, their interval, and most of their steps."""
-    from rankbench.results.elements import plotting
-
     axes.hlines(place, *_steps_between(point), color="0.6", lw=0.8)
     number = point.numbers["step_ms"]
     plotting.draw_interval(axes, place, number, color=style.color, horizontal=True)
@@ -109,8 +104,6 @@ def _samples_of_step(point: Summary) -> str:
 
 def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
     from matplotlib.patches import Patch
-
-    from rankbench.results.elements import plotting
 
     points = [point for panel in panels for point in panel.points]
     names = {name for point in points for name in point.counted[0].phase_ms}

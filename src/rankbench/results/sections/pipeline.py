@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, draw_panels
+from rankbench.results.elements.plotting import Ends, Mark, Style, Styles
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series
@@ -17,9 +19,6 @@ from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from rankbench.results.elements.panels import Ends
-    from rankbench.results.elements.plotting import Mark, Style
 
 
 def make(found: ResultSet) -> Content | None:
@@ -104,9 +103,7 @@ def _plot(groups: Mapping[str, Sequence[Summary]]) -> PanelPlot:
                 "throughput": _rate(point),
             }
 
-    def draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
-        from rankbench.results.elements import plotting
-
+    def draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
         (axes,) = grid
         looks: dict[str, Style] = {}
         lines: dict[str, list[Summary]] = {}

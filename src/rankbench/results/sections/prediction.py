@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.advice.choice import Facts
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, draw_panels
+from rankbench.results.elements.plotting import Ends, Mark, Style, Styles
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, show_estimate
 from rankbench.results.numbers.result_set import ResultSet
@@ -18,8 +20,6 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.panels import Ends
-    from rankbench.results.elements.plotting import Mark, Style
     from rankbench.results.prediction.predict import Prediction
 
 _TITLE = "Predicted topologies"
@@ -213,11 +213,9 @@ def _draw(
     by_row: Mapping[str, Sequence[Prediction]],
     grid: Sequence[Axes],
     panel: Panel,
-    styles: Mapping[str, Style],
+    styles: Styles,
 ) -> Ends:
     """Measured points, then a band that opens from the last row of the fit."""
-    from rankbench.results.elements import plotting
-
     (axes,) = grid
 
     def measured(_: Series, point: Summary) -> Mark:
@@ -248,8 +246,6 @@ def _draw(
 
 
 def _draw_band(axes: Axes, marks: Sequence[Mark], style: Style) -> None:
-    from rankbench.results.elements import plotting
-
     x, y = plotting.places(marks)
     axes.plot(x, y, color=style.color, lw=1.1, ls=":", zorder=2)
     hollow: dict[str, Any] = {"ls": "", "ms": 5.5, "mec": style.color, "mfc": "white"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rankbench.record import PROFILE, Layout, Record
+from rankbench.results.elements import plotting
 from rankbench.results.elements.section import (
     Content,
     Drawing,
@@ -182,8 +183,6 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
     """Two rows for each rank, over the milliseconds since its first profiled step."""
     import seaborn as sns
     from matplotlib.patches import Patch
-
-    from rankbench.results.elements import plotting
 
     ranks = profile.ranks[:MOST_RANKS]
     height = _HEIGHT * len(ranks) + 0.7

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.advice.answer import EFFICIENCY
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
+from rankbench.results.elements.plotting import Ends, Mark, Styles
 from rankbench.results.numbers.composition import EXCHANGE
 from rankbench.results.numbers.series import Panel, Series, count_hosts
 from rankbench.results.numbers.statistics import Estimate, mean
@@ -15,10 +17,7 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.panels import Ends
-    from rankbench.results.elements.plotting import Mark, Style
-
-    Draw = Callable[[Sequence[Axes], Panel, Mapping[str, Style]], Ends]
+    Draw = Callable[[Sequence[Axes], Panel, Styles], Ends]
 
 _MILLION = 1e6
 
@@ -118,9 +117,7 @@ def _over_devices(
         launches: the same number of each launch.
     """
 
-    def draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
-        from rankbench.results.elements import plotting
-
+    def draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
         (axes,) = grid
         at = plotting.place_series(panel)
 
@@ -140,8 +137,6 @@ def _over_devices(
 
 def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
     """The base, and the share of it that a sensible topology keeps."""
-    from rankbench.results.elements import plotting
-
     bases = [point.efficiency_base for point in panel.points]
     ideals = {base.throughput.value for base in bases if base}
     for rate in ideals:
@@ -149,16 +144,14 @@ def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None
         axes.axhline(EFFICIENCY * rate, color="0.5", ls=":", lw=1, zorder=1)
     rates = [rate for point in panel.points for rate in _launches(point)]
     axes.set_ylim(0, 1.08 * max([*rates, *ideals]))
-    axes.yaxis.set_major_formatter(plotting.PlainFormatter())
+    axes.yaxis.set_major_formatter(plotting.PLAIN)
     axes.set_ylabel(f"{panel.unit}/s of each device")
 
 
 def _finish_speedup(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
-    from rankbench.results.elements import plotting
-
     axes.plot(devices, devices, "--", color="0.5", lw=1, zorder=1)
     axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(plotting.PlainFormatter())
+    axes.yaxis.set_major_formatter(plotting.PLAIN)
     axes.set_ylabel("speedup over one device")
 
 
@@ -170,10 +163,8 @@ def _finish_exposed(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
     axes.set_ylabel("% of a step")
 
 
-def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     """Cost against time, and a line through the rows that no other row beats."""
-    from rankbench.results.elements import plotting
-
     (axes,) = grid
     ends = plotting.draw_series(
         axes,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, draw_nothing, draw_panels
+from rankbench.results.elements.plotting import Styles
 from rankbench.results.elements.section import Content, Drawing, Section, make_frame
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.result_set import ResultSet
@@ -16,7 +18,6 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from rankbench.results.elements.plotting import Style
 
 _ROW = 0.25  # inches
 
@@ -42,9 +43,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         yield {"unit": unit, **own}
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> None:
-    from rankbench.results.elements import plotting
-
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
     rows.sort(key=lambda row: -row[1].numbers["throughput"].value)
