@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from rankbench.results.compare.text import (
 )
 from rankbench.results.elements import plotting
 from rankbench.results.elements.names import shorten
-from rankbench.results.elements.section import Drawing, make_frame
+from rankbench.results.elements.section import Drawing
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
 from rankbench.results.numbers.fit import confidence_of_each
 from rankbench.results.numbers.result_set import read
@@ -60,17 +61,10 @@ class ComparedRun:
     Attributes:
         side: its launches.
         answer: what was measured, and what to use; none of a baseline.
-        disturbed: cell -> places, from 0, of launches that are in no number.
     """
 
     side: Side
-    answer: Sequence[Note]
-    disturbed: Mapping[str, Sequence[int]]
-
-    def count(self, cell: str) -> list[float]:
-        """Throughput of the launches of a cell that count."""
-        rates = enumerate(self.side.cells[cell].throughput)
-        return [rate for n, rate in rates if n not in self.disturbed.get(cell, ())]
+    answer: Sequence[Note] = ()
 
 
 # Run and cell, in the order of a table.
@@ -88,15 +82,13 @@ def read_runs(paths: Sequence[Path]) -> list[ComparedRun]:
 
 def _read_run(path: Path) -> ComparedRun:
     if path.is_file() and path.suffix in (".json", ".csv"):
-        side, answer = read_side(path), []
-    else:
-        with open_results(path) as directory:
-            found = read(Layout(directory))
-            rows = {row.id: row for row in found.results.rows}
-            side = make_side(str(path), found.results.experiment, found.layout, rows)
-            notes = in_brief(find_answer(found))
-            answer = [note for note in notes if note.term in _SHOWN]
-    return ComparedRun(side, answer, side.find_disturbed())
+        return ComparedRun(read_side(path))
+    with open_results(path) as directory:
+        found = read(Layout(directory))
+        rows = {row.id: row for row in found.results.rows}
+        side = make_side(str(path), found.results.experiment, found.layout, rows)
+        notes = in_brief(find_answer(found))
+        return ComparedRun(side, [note for note in notes if note.term in _SHOWN])
 
 
 def compare_runs(runs: Sequence[ComparedRun]) -> Rows:
@@ -192,8 +184,7 @@ def describe_page(
             "Mean over the launches of a cell in each run, every launch (small), and "
             "the 95 % interval of the mean. Runs of one panel share a machine."
         ),
-        frame=lambda: make_frame({}, []),
-        draw=lambda width: _draw(rows, width),
+        draw=partial(_draw, rows),
     )
     title = ", ".join(run.side.name for run in runs)
     return title, notes, _make_grid(runs, rows), drawing
@@ -219,7 +210,7 @@ def _make_grid(runs: Sequence[ComparedRun], rows: Rows) -> Grid:
         [
             Text(cell.id),
             Text(run.side.name),
-            Text(show_launches(cell.new, run.disturbed.get(cell.id, ()))),
+            Text(show_launches(cell.new, run.side.disturbed.get(cell.id, ()))),
             show_estimate(cell.ratio),
             Text(cell.verdict),
         ]
@@ -253,7 +244,9 @@ def _draw(rows: Rows, width: float) -> Figure:
     ]
     for run, name, own in measured[:_MOST_ROWS]:
         panel = panels.setdefault((_name_machine(own), own.unit), [])
-        panel.append((run.side.name, names[name], run.count(name)))
+        gone = run.side.disturbed.get(name, ())
+        rates = [rate for n, rate in enumerate(own.throughput) if n not in gone]
+        panel.append((run.side.name, names[name], rates))
     figure, grid = plotting.make_figure(
         [_ROW * len(panel) + 0.7 for panel in panels.values()] or [1.0],
         width=width,

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class CellLaunches:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Side:
     """The launches of one run of an experiment, or of a part of its cells.
 
@@ -106,7 +107,8 @@ class Side:
                     found.setdefault(key, set()).update(values)
         return {key: tuple(sorted(values)) for key, values in found.items()}
 
-    def find_disturbed(self) -> dict[str, list[int]]:
+    @cached_property
+    def disturbed(self) -> Mapping[str, Sequence[int]]:
         """Cell -> places, from 0, of launches that the run itself leaves out."""
         found = {n: cell.by_round for n, cell in self.cells.items() if cell.throughput}
         return Fit(found).disturbed if found else {}

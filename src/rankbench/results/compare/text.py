@@ -141,15 +141,14 @@ def _tell(comparison: Comparison) -> Iterator[str]:
         ]
         yield tabulate(rows, tablefmt="plain", disable_numparse=True)
         yield ""
-    gone = [side.find_disturbed() for side in (comparison.old, comparison.new)]
     yield tabulate_rows(
         [
             [
                 cell.id,
                 cell.verdict,
                 str(show_estimate(cell.ratio)),
-                show_launches(cell.old, gone[0].get(cell.id, ())),
-                show_launches(cell.new, gone[1].get(cell.id, ())),
+                show_launches(cell.old, comparison.old.disturbed.get(cell.id, ())),
+                show_launches(cell.new, comparison.new.disturbed.get(cell.id, ())),
             ]
             for cell in _sort(comparison, list(VERDICTS))
             if cell.verdict != NO_NUMBER

@@ -37,15 +37,15 @@ class Drawing:
         name: the plot is `plots/NAME.svg` and `.png`; its data are `plots/NAME.csv`.
         question: that it answers; its title.
         caption: how to read it.
-        frame: gives the data.
         draw: width in inches -> the figure.
+        frame: gives the data; a page about several runs has none.
     """
 
     name: str
     question: str
     caption: str
-    frame: Callable[[], pd.DataFrame]
     draw: Callable[[float], Figure]
+    frame: Callable[[], pd.DataFrame] = pd.DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

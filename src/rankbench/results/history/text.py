@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rankbench.results.compare.text import (
     show_values,
 )
 from rankbench.results.elements import plotting
-from rankbench.results.elements.section import Drawing, make_frame
+from rankbench.results.elements.section import Drawing
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
 from rankbench.results.history.changes import Change, History, Line
 from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
@@ -148,8 +149,7 @@ def write_page(path: Path, store: Store, history: History) -> None:
             "Median of the launches of each run with its 95 % interval; the level of "
             "each segment; dashed: the environment changed."
         ),
-        frame=lambda: make_frame({}, []),
-        draw=lambda width: _draw(chosen, width),
+        draw=partial(_draw, chosen),
     )
     rows = [_change_fields(change) for change in history.changes]
     headings = {name or "level": name == "NEW / OLD" for name in _CHANGES}
