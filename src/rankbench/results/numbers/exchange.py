@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,27 +100,13 @@ def find_sweeps(summary: Summary) -> list[Sweep]:
     # A launch with a slow moment may have stopped before the largest size.
     known = [key for key in calls[0] if all(key in launch for launch in calls)]
     times = {group_of(point): point["times_weights"] for point in launches[0]}
-    return [
-        Sweep(
-            summary,
-            operation,
-            ranks,
-            times[operation, ranks],
-            tuple(
-                _make_point(
-                    size,
-                    [launch[operation, ranks, size] for launch in calls],
-                    _BUS.get(operation, lambda _: 1.0)(ranks),
-                )
-                for *group, size in known
-                if group == [operation, ranks]
-            ),
-        )
-        for operation, ranks in dict.fromkeys(key[:2] for key in known)
-    ]
-
-
-def _make_point(size: int, seconds: Sequence[float], factor: float) -> Point:
-    """One size; the factor is that of the bus bandwidth."""
-    us = geometric_mean([1e6 * each for each in seconds])
-    return Point(size, us, us.inverse().scaled(factor * size / 1e3))
+    sweeps = []
+    for group in dict.fromkeys(key[:2] for key in known):
+        operation, ranks = group
+        factor, points = _BUS.get(operation, lambda _: 1.0)(ranks), []
+        for size in [key[2] for key in known if key[:2] == group]:
+            us = geometric_mean([1e6 * launch[*group, size] for launch in calls])
+            bus = us.inverse().scaled(factor * size / 1e3)
+            points.append(Point(size, us, bus))
+        sweeps.append(Sweep(summary, operation, ranks, times[group], tuple(points)))
+    return sweeps

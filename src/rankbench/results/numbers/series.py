@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rankbench.cell import ALTERNATIVE, Cell, spell_value
 from rankbench.record import OVERSUBSCRIBED
@@ -41,9 +42,9 @@ class Series:
         devices = [point.row.devices for point in ordered]
         if len(set(devices)) == len(devices):
             return [ordered]
-        hosts = dict.fromkeys(count_hosts(point.row.cell) for point in ordered)
+        hosts = dict.fromkeys(point.row.cell.size.nodes for point in ordered)
         return [
-            [point for point in ordered if count_hosts(point.row.cell) == count]
+            [point for point in ordered if point.row.cell.size.nodes == count]
             for count in hosts
         ]
 
@@ -116,19 +117,19 @@ def find_controls(rows: Sequence[Summary]) -> set[str]:
     }
 
 
-def count_hosts(cell: Cell) -> int:
-    return cell.size.nodes
-
-
 def is_shared(point: Summary) -> bool:
     """Whether ranks shared a core or a GPU."""
     return OVERSUBSCRIBED in point.marks
 
 
 def _key(cell: Cell) -> str:
-    start = [cell.launcher, cell.init_method, cell.gpudirect, cell.image]
-    fields = [cell.strategy, cell.backend, *start, dict(cell.env), dict(cell.options)]
-    return json.dumps(fields, sort_keys=True)
+    return json.dumps([cell.strategy, cell.backend, _settings(cell)], sort_keys=True)
+
+
+def _settings(cell: Cell) -> dict[str, Any]:
+    """What sets series of a strategy and a backend apart."""
+    names = ("launcher", "init_method", "gpudirect", "image")
+    return {name: getattr(cell, name) for name in names} | {**cell.env, **cell.options}
 
 
 def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
@@ -138,17 +139,7 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
         alike.setdefault(_name(cell), []).append(cell)
     names = {}
     for name, group in alike.items():
-        flat = [
-            {
-                "launcher": cell.launcher,
-                "init_method": cell.init_method,
-                "gpudirect": cell.gpudirect,
-                "image": cell.image,
-                **cell.env,
-                **cell.options,
-            }
-            for cell in group
-        ]
+        flat = list(map(_settings, group))
         for cell, fields in zip(group, flat, strict=True):
             differing = [
                 str(value) if field == "launcher" else f"{field}={value}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from rankbench.record import Record, first_line
@@ -80,18 +81,6 @@ _READING = {
 Fields = dict[str, Any]
 
 
-class _Table(NamedTuple):
-    """A table by cell.
-
-    Attributes:
-        find: gives the rows of a cell: heading -> value.
-        words: headings of columns that hold no numbers.
-    """
-
-    find: Callable[[Summary], Iterable[Fields]]
-    words: Sequence[str] = ()
-
-
 def make(found: ResultSet) -> Content | None:
     """A row of the CSV for each field of each table.
 
@@ -100,10 +89,10 @@ def make(found: ResultSet) -> Content | None:
     """
     tables: dict[str, list[tuple[str, Fields]]] = {}
     odd = []
-    for title, table in _TABLES.items():
+    for title, find in _TABLES.items():
         for summary in found.measured:
             try:
-                fields = list(table.find(summary))
+                fields = list(find(summary))
             except Exception as error:
                 said = first_line(str(error)) or "no message"
                 reason = f"{title}: not computed ({type(error).__name__}: {said})."
@@ -153,10 +142,13 @@ def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
     """Columns without any value are left out."""
     names = dict.fromkeys(name for _, fields in rows for name in fields)
     used = [n for n in names if any(row.get(n) is not None for _, row in rows)]
-    words = _TABLES[title].words
     return Grid(
         title,
-        {"cell": False} | {name: name not in words for name in used},
+        {"cell": False}
+        | {
+            name: not any(isinstance(row.get(name), str) for _, row in rows)
+            for name in used
+        },
         [
             [Text(cell), *(show_value(fields.get(name)) for name in used)]
             for cell, fields in rows
@@ -228,36 +220,30 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
     if summary.row.cell.num_workers:
         shares["its loaders"] = _means(records, "ranks", "loader_utilisation")
     by_rank = zip(*(record["ranks"] for record in records), strict=True)
-    peaks = [
-        float(np.median([peak_memory([one]) for one in ranks])) for ranks in by_rank
-    ]
+    peaks = pd.Series(
+        [np.median([peak_memory([one]) for one in ranks]) for ranks in by_rank]
+    )
     yield {
-        **{heading: _list(own, _percent) for heading, own in shares.items() if own},
+        **{
+            heading: _list(own, lambda share: f"{100 * share:.0f} %")
+            for heading, own in shares.items()
+            if own.notna().any()
+        },
         "memory of each rank (MiB)": _list(peaks, figures),
     }
 
 
-def _means(records: Sequence[Record], members: str, name: str) -> list[float | None]:
-    """Mean over launches of each rank or device; [] if no launch recorded it."""
-    launches = [record.get(members) or [] for record in records]
-    means: list[float | None] = []
-    for index in range(max(map(len, launches), default=0)):
-        values = [each[index].get(name) for each in launches if index < len(each)]
-        known = [value for value in values if value is not None]
-        means.append(sum(known) / len(known) if known else None)
-    return means if any(one is not None for one in means) else []
+def _means(records: Sequence[Record], members: str, name: str) -> pd.Series:
+    """Mean over launches of each rank or device; NaN if no launch recorded it."""
+    launches = [[one.get(name) for one in r.get(members) or []] for r in records]
+    return pd.DataFrame(launches, dtype=float).mean()
 
 
-def _list(values: Sequence[float | None], show: Callable[[float], str]) -> str:
+def _list(values: pd.Series, show: Callable[[float], str]) -> str:
     """``98 %, 3 %``; of many values the least and the most."""
     if len(values) <= _LISTED:
-        return ", ".join("?" if value is None else show(value) for value in values)
-    known = [value for value in values if value is not None]
-    return f"{show(min(known))} to {show(max(known))} of {len(values)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+        return ", ".join("?" if np.isnan(value) else show(value) for value in values)
+    return f"{show(values.min())} to {show(values.max())} of {len(values)}"
 
 
 def _compare_timers(summary: Summary) -> Iterator[Fields]:
@@ -392,20 +378,13 @@ def _join(values: Iterable[Any]) -> str:
     return "; ".join(found) or "none"
 
 
-_TABLES = {
-    "Launches": _Table(_list_launches, ("started", "steady", "disturbed")),
-    "Scatter": _Table(_describe_scatter, ("steady",)),
-    "Training": _Table(_describe_training),
-    "Ranks": _Table(
-        _describe_ranks,
-        (
-            "CPU of each rank",
-            "its loaders",
-            "GPU of each device",
-            "memory of each rank (MiB)",
-        ),
-    ),
-    "DDP's own timers": _Table(_compare_timers, ("phase",)),
+# Title of a table -> what gives the rows of a cell: heading -> value.
+_TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
+    "Launches": _list_launches,
+    "Scatter": _describe_scatter,
+    "Training": _describe_training,
+    "Ranks": _describe_ranks,
+    "DDP's own timers": _compare_timers,
 }
 
 SECTION = Section(

@@ -10,7 +10,7 @@ from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Ends, Mark, Styles
 from rankbench.results.numbers.composition import EXCHANGE
-from rankbench.results.numbers.series import Panel, Series, count_hosts
+from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
@@ -90,7 +90,7 @@ def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _size(point: Summary) -> dict[str, int]:
-    return {"hosts": count_hosts(point.row.cell), "devices": point.row.devices}
+    return {"hosts": point.row.cell.size.nodes, "devices": point.row.devices}
 
 
 def _launches(point: Summary) -> list[float]:
