@@ -65,7 +65,7 @@ def _print_runs(names: list[str], arguments: argparse.Namespace) -> int:
         raise ValueError("--override and --site: are of an experiment, not of results")
     if len({*names}) < len(names):
         raise ValueError("a result folder is named twice: its rows would be, too")
-    read = runs.read_runs([Path(name) for name in names])
+    read = [runs.read_run(Path(name)) for name in names]
     rows = runs.compare_runs(read)
     text = runs.runs_to_text(read, rows)
     if page := arguments.page:

@@ -71,16 +71,12 @@ class ComparedRun:
 Rows = Sequence[tuple[ComparedRun, ComparedCell]]
 
 
-def read_runs(paths: Sequence[Path]) -> list[ComparedRun]:
-    """Read result folders, bundles and baselines.
+def read_run(path: Path) -> ComparedRun:
+    """Read a result folder, a bundle or a baseline.
 
     Raises:
-        ValueError: a path leads to none of them, or a file is damaged.
+        ValueError: the path leads to none of them, or a file is damaged.
     """
-    return [_read_run(path) for path in paths]
-
-
-def _read_run(path: Path) -> ComparedRun:
     if path.is_file() and path.suffix in (".json", ".csv"):
         return ComparedRun(read_side(path))
     with open_results(path) as directory:

@@ -21,7 +21,6 @@ from rankbench.results.numbers.summary import (
     ENVIRONMENT,
     NO_STEADY_STATE,
     UNPAIRED,
-    Base,
     Summary,
 )
 
@@ -134,25 +133,16 @@ def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
 
 
 def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
-    yield from _of_base(summaries)
-    yield from _of_brackets(summaries)
-    kinds = (s.row.cell.scaling for s in summaries if s.row.cell.script is None)
-    for kind in _distinct(kinds):
-        yield Note(f"{kind} scaling", SCALING[kind])
-
-
-def _of_base(summaries: Sequence[Summary]) -> Iterator[Note]:
     scripts = any(s.row.cell.script is not None for s in summaries)
     base = "the same script" if scripts else REFERENCE
+    bases = (s.efficiency_base for s in summaries)
+    named = ", ".join(_distinct(describe_base(one) for one in bases if one))
     yield Note(
         "efficiency",
         f"throughput of a device / that of {base} on one device (in a workload without "
         "that row, of the strategy itself), with the same model, data and options: "
-        + _name_bases(s.efficiency_base for s in summaries),
+        f"{named or 'no such cell is ok'}.",
     )
-
-
-def _of_brackets(summaries: Sequence[Summary]) -> Iterator[Note]:
     pairs = ""
     if any(s.paired for s in summaries):
         pairs = " Efficiencies are means of the ratios within rounds."
@@ -169,11 +159,9 @@ def _of_brackets(summaries: Sequence[Summary]) -> Iterator[Note]:
         yield Note(
             UNTOLD, "the bracket includes 1: cannot be told. Not the same as equal."
         )
-
-
-def _name_bases(bases: Iterable[Base | None]) -> str:
-    named = _distinct(describe_base(base) for base in bases if base)
-    return ", ".join(named) + "." if named else "no such cell is ok."
+    kinds = (s.row.cell.scaling for s in summaries if s.row.cell.script is None)
+    for kind in _distinct(kinds):
+        yield Note(f"{kind} scaling", SCALING[kind])
 
 
 def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:

@@ -16,7 +16,6 @@ from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import ResultSet
-    from rankbench.results.read.rows import Row
 
 # The first plot of these that there is stands beside the answer.
 _BESIDE_ANSWER = ("per_device", "throughput")
@@ -190,8 +189,12 @@ def _shorten(error: Exception, found: ResultSet) -> str:
 
 def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
     """The results without the numbers of these cells."""
+    reason = "its records cannot be shown; the notes say why"
+    lost = {"status": "crashed", "reason": reason, "launches": ()}
     summaries = [
-        replace(one, row=_not_shown(one.row), measures=(), disturbed=(), numbers={})
+        replace(
+            one, row=replace(one.row, **lost), measures=(), disturbed=(), numbers={}
+        )
         if one.row.id in names
         else one
         for one in found.summaries
@@ -200,8 +203,3 @@ def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
     return replace(
         found, results=replace(found.results, rows=rows), summaries=summaries
     )
-
-
-def _not_shown(row: Row) -> Row:
-    reason = "its records cannot be shown; the notes say why"
-    return replace(row, status="crashed", reason=reason, launches=())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rankbench.record import Layout, write_atomically, write_if_changed
 from rankbench.results.elements.section import Content, Drawing, Section
 from rankbench.results.elements.text import Grid, Note
-from rankbench.results.render import plots as drawn
 from rankbench.results.render.csv import to_csv
 from rankbench.results.render.document import (
     Document,
@@ -21,6 +20,7 @@ from rankbench.results.render.document import (
 from rankbench.results.render.html import to_html
 from rankbench.results.render.latex import to_latex
 from rankbench.results.render.markdown import section_to_markdown, to_markdown
+from rankbench.results.render.plots import draw_plots
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
@@ -60,9 +60,11 @@ def write_results(
     _write_sections(layout, document)
     if plots:
         drawings = [d for made in document.sections for d in made.content.drawings]
-        drawn.write_data(layout, drawings)
+        for drawing in drawings:
+            text = to_csv(drawing.frame())
+            write_if_changed(layout.plot(drawing.name, "csv"), text.encode())
         if draw:
-            drawn.draw(layout, drawings)
+            draw_plots(layout, drawings)
         _remove_others(layout, {drawing.name for drawing in drawings})
     return document
 
@@ -87,7 +89,7 @@ def write_page(
     )
     document = Document(title, names={}, shared="", table=rows, sections=[plots])
     write_atomically(path, to_html(document).encode())
-    drawn.draw(Layout(path.parent), [drawing])
+    draw_plots(Layout(path.parent), [drawing])
 
 
 def _write_sections(layout: Layout, document: Document) -> None:

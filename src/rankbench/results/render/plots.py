@@ -8,7 +8,6 @@ from typing import Any
 
 from rankbench.record import Layout, write_if_changed
 from rankbench.results.elements.section import Drawing
-from rankbench.results.render.csv import to_csv
 
 # Inches: narrow, so that letters can be read on a telephone.
 _WIDTH = 5.6
@@ -38,14 +37,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def write_data(layout: Layout, drawings: Iterable[Drawing]) -> None:
-    """Write plots/NAME.csv: the data of each plot."""
-    for drawing in drawings:
-        text = to_csv(drawing.frame())
-        write_if_changed(layout.plot(drawing.name, "csv"), text.encode())
-
-
-def draw(layout: Layout, drawings: Iterable[Drawing]) -> None:
+def draw_plots(layout: Layout, drawings: Iterable[Drawing]) -> None:
     """Write plots/NAME.svg and .png."""
     import matplotlib
     import seaborn as sns

@@ -41,12 +41,8 @@ def _row(summary: Summary) -> dict[str, Any]:
         "gflop_per_sample": gflop,
         "replica_batch": batch,
         "flop_per_byte": ratio,
-        "gflop_s": None if gflop is None else _per_second(samples, gflop),
+        "gflop_s": samples.scaled(gflop) if gflop else gflop and Estimate(0.0),
     }
-
-
-def _per_second(samples: Estimate, gflop: float) -> Estimate:
-    return samples.scaled(gflop) if gflop else Estimate(0.0)
 
 
 SECTION = Section(

@@ -50,6 +50,8 @@ def make(found: ResultSet) -> Content:
     has_tokens = any(summary.row.cell.unit == "tokens" for summary in summaries)
     goal = found.results.target
     builds = {build for summary in summaries if (build := _torch(summary))}
+    statuses = [summary.row.status for summary in summaries]
+    counts = [f"{statuses.count(one)} {one}" for one in dict.fromkeys(sorted(statuses))]
     return Content(
         rows=[
             {
@@ -62,7 +64,7 @@ def make(found: ResultSet) -> Content:
             for summary in summaries
         ],
         grids=[*_show_measured(found), *_show_others(found.reasons)],
-        before=_count(summaries),
+        before=[Note("cells", f"{len(summaries)}: {', '.join(counts)}.")],
         notes=collect_notes(summaries),
     )
 
@@ -162,13 +164,6 @@ def _find_network(summary: Summary) -> str | None:
     return "; ".join(sorted(map(str, ways))) or None
 
 
-def _count(summaries: Sequence[Summary]) -> list[Note]:
-    """How many cells have which status."""
-    statuses = [summary.row.status for summary in summaries]
-    counts = [f"{statuses.count(one)} {one}" for one in dict.fromkeys(sorted(statuses))]
-    return [Note("cells", f"{len(summaries)}: {', '.join(counts)}.")]
-
-
 def _show_measured(found: ResultSet) -> Iterator[Grid]:
     """Workload by workload, the fastest row first; controls stand apart.
 
@@ -178,7 +173,7 @@ def _show_measured(found: ResultSet) -> Iterator[Grid]:
     controls: list[Summary] = []
     for panel in found.panels:
         apart = find_controls(panel.points)
-        for one in sorted(panel.points, key=_throughput, reverse=True):
+        for one in sorted(panel.points, key=lambda p: -p.numbers["throughput"].value):
             (controls if one.row.id in apart else rows).append(one)
     fields = {one.row.id: _fields(one, found.results) for one in found.measured}
     for name, words in _describe_variants(found.panels).items():
@@ -200,10 +195,6 @@ def _show_measured(found: ResultSet) -> Iterator[Grid]:
                 columns,
                 [[one.get(heading, Text("")) for heading in columns] for one in own],
             )
-
-
-def _throughput(summary: Summary) -> float:
-    return summary.numbers["throughput"].value
 
 
 def _columns(found: ResultSet) -> dict[str, bool]:
