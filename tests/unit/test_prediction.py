@@ -22,7 +22,6 @@ from rankbench.record import Layout
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.prediction.mechanism import (
-    Bucket,
     expected_maximum,
     exposed,
     find_slowdown,
@@ -72,7 +71,7 @@ def test_the_largest_of_some_draws():
 
 
 def test_what_backward_cannot_hide():
-    buckets = [Bucket(ready=1, takes=1), Bucket(ready=2, takes=1)]
+    buckets = [(1.0, 1.0), (2.0, 1.0)]
     # The last bucket begins when it is ready, at the end of backward.
     assert exposed(buckets, 2, 1) == 1
     # Twice as slow, the second waits for the first: 1 + 2 + 2 - 2.

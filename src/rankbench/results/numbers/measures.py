@@ -186,6 +186,15 @@ def slowest_rank(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.concatenate(parts, axis=1).sum(axis=2).max(axis=0))
 
 
+def memory_of_device(record: Record, device: str) -> float | None:
+    """MiB of the smallest GPU, or of the smallest host; None if it is not recorded."""
+    hosts = record["hosts"]
+    if device == "cuda":
+        hosts = [gpu for host in hosts for gpu in host.get("gpus") or ()]
+    sizes = [one["memory_gib"] for one in hosts if one.get("memory_gib")]
+    return 1024.0 * min(sizes) if sizes else None
+
+
 def peak_memory(ranks: Sequence[Record]) -> float:
     """Peak MiB of the rank that used most: CUDA tensors, or else resident memory."""
     cuda = [rank["memory"]["cuda_allocated_mib"] for rank in ranks]

@@ -36,17 +36,9 @@ _LEAST, _MOST = 1e-3, 1e3
 _SCHEDULES = ("gpipe", "1f1b")
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Bytes that are sent together.
-
-    Attributes:
-        ready: seconds after the start of the computation that hides communication.
-        takes: seconds of its communication, with the network to itself.
-    """
-
-    ready: float
-    takes: float
+# Of bytes that are sent together: seconds from the start of the computation that hides
+# communication until they are ready, and of their communication by itself.
+Bucket = tuple[float, float]
 
 
 def find_model(scales: Sequence[Scale]) -> _DataParallel | _Pipeline | str:
@@ -172,7 +164,7 @@ class _DataParallel:
                 for i in range(_PARTS)
             ]
         computing = max(ready for ready, _ in pieces)
-        buckets = [Bucket(stretch * ready, takes) for ready, takes in pieces]
+        buckets = [(stretch * ready, takes) for ready, takes in pieces]
         return buckets, stretch * computing
 
     def _takes(self, names: Collection[str], share: float, ranks: int) -> float:
@@ -277,8 +269,8 @@ def exposed(buckets: Sequence[Bucket], computing: float, slowdown: float) -> flo
         slowdown: how much longer communication takes beside computation.
     """
     end = 0.0
-    for bucket in sorted(buckets, key=lambda bucket: bucket.ready):
-        end = max(end, bucket.ready) + slowdown * bucket.takes
+    for ready, takes in sorted(buckets):
+        end = max(end, ready) + slowdown * takes
     return max(0.0, end - computing)
 
 

@@ -18,6 +18,7 @@ from scipy import optimize
 from rankbench.cell import Cell, Shape
 from rankbench.plan import PredictedCell
 from rankbench.record import OVERSUBSCRIBED
+from rankbench.results.numbers.measures import memory_of_device
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.prediction.mechanism import find_model
@@ -114,7 +115,10 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     batch = 1e3 * target.shape.global_batch
     base = chosen[-1].efficiency_base
     memory = _predict_memory(scales, target, doublings)
-    limit = _memory_of_device(scales[-1], target)
+    record = scales[-1].summary.row.launches[0].record
+    limit = memory_of_device(record, target.cell.device)
+    if limit is not None and target.cell.device != "cuda":
+        limit /= target.shape.ranks_per_node
     if limit is not None and memory.value > limit:
         refused = (
             f"a rank would need {memory.value / 1024:.3g} GiB; "
@@ -277,15 +281,3 @@ def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:
     table = np.array([terms(scale.shape) for scale in scales]) / values[:, None]
     weights, _ = optimize.nnls(table, np.ones(len(scales)))
     return float(np.dot(weights, terms(shape)))
-
-
-def _memory_of_device(scale: Scale, target: PredictedCell) -> float | None:
-    """MiB that a rank may use; None if that is not recorded."""
-    host = scale.summary.row.launches[0].record["hosts"][0]
-    if target.cell.device == "cuda":
-        sizes = [gpu.get("memory_gib") for gpu in host.get("gpus") or ()]
-        known = [size for size in sizes if size]
-        return 1024 * min(known) if known else None
-    if not host.get("memory_gib"):
-        return None
-    return float(1024 * host["memory_gib"] / target.shape.ranks_per_node)

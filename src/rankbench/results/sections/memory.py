@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Styles
 from rankbench.results.elements.text import figures
-from rankbench.results.numbers.measures import peak_memory
+from rankbench.results.numbers.measures import memory_of_device, peak_memory
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
 
@@ -31,14 +32,11 @@ _MUCH, _ALIKE = 0.25, 1.1
 
 def find_limit(point: Summary) -> float | None:
     """MiB that a rank may use at most; None if that is not recorded."""
-    record = point.row.launches[0].record
-    gpus = [gpu for host in record["hosts"] for gpu in host.get("gpus") or ()]
-    if point.row.cell.device == "cuda":
-        sizes = [gpu["memory_gib"] for gpu in gpus if gpu.get("memory_gib")]
-        return _GIB * min(sizes) if sizes else None
-    sizes = [host["memory_gib"] for host in record["hosts"] if host.get("memory_gib")]
-    per_host = -(-len(record["ranks"]) // len(record["hosts"]))
-    return _GIB * min(sizes) / per_host if sizes else None
+    record, device = point.row.launches[0].record, point.row.cell.device
+    limit = memory_of_device(record, device)
+    if limit is None or device == "cuda":
+        return limit
+    return limit / math.ceil(len(record["ranks"]) / len(record["hosts"]))
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:

@@ -77,20 +77,15 @@ def in_numbers(one: Prediction, price: tuple[float, str] | None) -> dict[str, Es
     if one.throughput is None:
         return {}
     devices = one.target.cell.size.devices
-
-    def hours(rate: float) -> float:
-        return devices * _MILLION / rate / 3600
-
-    low, high = one.throughput.interval or (one.throughput.value,) * 2
+    hours = one.throughput.inverse().scaled(devices * _MILLION / 3600)
     found = {
         "throughput": one.throughput,
         "step_ms": one.step_ms,
         "efficiency": one.efficiency,
         "memory_mib": one.memory_mib,
-        "hours": Estimate(hours(one.throughput.value), hours(high), hours(low)),
+        "hours": hours,
+        "cost": hours.scaled(price[0]) if price else None,
     }
-    if price is not None:
-        found["cost"] = found["hours"].scaled(price[0]) if found["hours"] else None
     return {name: number for name, number in found.items() if number is not None}
 
 

@@ -50,11 +50,7 @@ def exposed(point: Summary) -> Estimate | None:
 
 def cost(point: Summary) -> tuple[Estimate, Estimate]:
     """Minutes, and device-minutes, for a million samples or tokens."""
-    rate = point.numbers["throughput"]
-    minutes = Estimate(_MILLION / rate.value / 60)
-    if rate.interval:
-        high, low = (_MILLION / end / 60 for end in rate.interval)
-        minutes = Estimate(minutes.value, low, high)
+    minutes = point.numbers["throughput"].inverse().scaled(_MILLION / 60)
     return minutes, minutes.scaled(point.row.devices)
 
 
