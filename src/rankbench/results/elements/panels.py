@@ -60,6 +60,7 @@ class PanelPlot:
         explains: which marks the legend explains: `launches` and their intervals, the
             intervals of `means` alone, or ``""`` for none.
         beside: axes of a panel, beside each other.
+        always: whether it is there, with a sentence, even if no cell is ok.
     """
 
     name: str
@@ -74,24 +75,21 @@ class PanelPlot:
     legend: Callable[[Sequence[Panel]], Sequence[Artist]] = lambda _: ()
     explains: str = "means"
     beside: int = 1
-
-    @property
-    def every_column(self) -> Columns:
-        """The columns of its data and their types."""
-        return {**dict.fromkeys(("panel", "series", "cell"), str), **self.columns}
+    always: bool = False
 
 
 def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawing]:
     """The plots that say something about these results."""
     for plot in plots:
         panels = [panel for panel in found.panels if plot.says(panel)]
-        if panels:
+        if panels or plot.always:
+            nothing = partial(_draw_nothing, found)
             yield Drawing(
                 name=plot.name,
                 question=plot.question,
                 caption=plot.caption,
                 frame=partial(_frame, plot, panels),
-                draw=partial(_draw, plot, panels, found.panels),
+                draw=partial(_draw, plot, panels, found.panels) if panels else nothing,
             )
 
 
@@ -122,7 +120,8 @@ def _frame(plot: PanelPlot, panels: Sequence[Panel]) -> pd.DataFrame:
         for point in series.points
         for row in plot.rows(point)
     ]
-    return make_frame(plot.every_column, rows)
+    columns = {**dict.fromkeys(("panel", "series", "cell"), str), **plot.columns}
+    return make_frame(columns, rows)
 
 
 def _draw(
@@ -149,7 +148,7 @@ def _draw(
     return figure
 
 
-def draw_nothing(found: ResultSet, width: float) -> Figure:
+def _draw_nothing(found: ResultSet, width: float) -> Figure:
     """A sentence in the place of a plot: no cell is ok."""
     from matplotlib.figure import Figure
 

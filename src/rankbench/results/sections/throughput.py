@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import PanelPlot, draw_nothing, draw_panels
+from rankbench.results.elements.panels import PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Styles
-from rankbench.results.elements.section import Content, Drawing, Section, make_frame
 from rankbench.results.elements.text import show_estimate
-from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
@@ -20,18 +18,6 @@ if TYPE_CHECKING:
 
 
 _ROW = 0.25  # inches
-
-
-def make(found: ResultSet) -> Content:
-    """The plot that every experiment has, even if nothing was measured."""
-    nothing = Drawing(
-        name=_PLOT.name,
-        question=_PLOT.question,
-        caption=_PLOT.caption,
-        frame=lambda: make_frame(_PLOT.every_column, []),
-        draw=lambda width: draw_nothing(found, width),
-    )
-    return Content(drawings=list(draw_panels(found, [_PLOT])) or [nothing])
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
@@ -78,14 +64,7 @@ _PLOT = PanelPlot(
     height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
     explains="launches",
+    always=True,
 )
 
-SECTION = Section(
-    name="throughput",
-    title="Throughput",
-    reading=_PLOT.caption,
-    order=1,
-    make=make,
-    columns={},
-    plots=(_PLOT.name,),
-)
+SECTION = make_plot_section("throughput", "Throughput", 1, [_PLOT])
