@@ -39,9 +39,5 @@ def replace_ids(text: str, names: Mapping[str, str]) -> str:
     if text in names:
         return names[text]
     # Ids also occur within sentences and lists.
-    return " ".join(_replace(word, names) for word in text.split(" "))
-
-
-def _replace(word: str, names: Mapping[str, str]) -> str:
-    stem = word.rstrip(",.:;")
-    return names.get(stem, stem) + word[len(stem) :]
+    words = [(word.rstrip(",.:;"), word) for word in text.split(" ")]
+    return " ".join(names.get(stem, stem) + word[len(stem) :] for stem, word in words)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rankbench.record import Record, first_line
+from rankbench.record import Record
 from rankbench.results.elements.notes import collect_details
 from rankbench.results.elements.section import Content, Row, Section, show_value
 from rankbench.results.elements.text import Grid, Note, Text, figures
@@ -82,24 +82,12 @@ Fields = dict[str, Any]
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row of the CSV for each field of each table.
-
-    A cell whose records do not have what a table needs is named below the tables, and
-    has no row there.
-    """
-    tables: dict[str, list[tuple[str, Fields]]] = {}
-    odd = []
-    for title, find in _TABLES.items():
-        for summary in found.measured:
-            try:
-                fields = list(find(summary))
-            except Exception as error:
-                said = first_line(str(error)) or "no message"
-                reason = f"{title}: not computed ({type(error).__name__}: {said})."
-                odd.append(Note(summary.row.id, reason))
-                continue
-            tables.setdefault(title, []).extend((summary.row.id, one) for one in fields)
-    tables = {title: rows for title, rows in tables.items() if rows}
+    """A row of the CSV for each field of each table."""
+    every = {
+        title: [(s.row.id, fields) for s in found.measured for fields in find(s)]
+        for title, find in _TABLES.items()
+    }
+    tables = {title: rows for title, rows in every.items() if rows}
     # Launches stand in the order in which they began.
     tables.get("Launches", []).sort(key=lambda row: row[1]["started"] or "")
     environment = _find_environment(found.measured)
@@ -113,7 +101,7 @@ def make(found: ResultSet) -> Content | None:
     shown = [grid.title for grid in grids]
     reading = [Note(title, text) for title, text in _READING.items() if title in shown]
     details = collect_details(found.summaries)
-    return Content(rows=rows, grids=grids, notes=[*odd, *details, *reading])
+    return Content(rows=rows, grids=grids, notes=[*details, *reading])
 
 
 def _to_rows(tables: Mapping[str, Sequence[tuple[str, Fields]]]) -> Iterator[Row]:
@@ -309,7 +297,7 @@ def _find_environment(measured: Sequence[Summary]) -> list[Row]:
         return []
     found = {"servers": str(len(hosts))}
     for item, describe in _HOST.items():
-        told = [_try(describe, host) or "none" for host in hosts.values()]
+        told = [describe(host) or "none" for host in hosts.values()]
         found[item] = _by_host(told)
     for item, key in _SOFTWARE.items():
         found[item] = _join(record["software"].get(key) for record in records)
@@ -322,15 +310,7 @@ def _find_environment(measured: Sequence[Summary]) -> list[Row]:
     ]
 
 
-def _try(describe: Callable[[Record], str | None], host: Record) -> str | None:
-    """What is said of a host; ? where its record has another shape."""
-    try:
-        return describe(host)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return "?"
-
-
-# What is said of a host; older records do not have everything.
+# What is said of a host.
 _HOST: dict[str, Callable[[Record], str | None]] = {
     "CPU": lambda host: f"{host['cpu']}, {host['cores']} cores",
     "memory": lambda host: f"{host['memory_gib']:.0f} GiB",
