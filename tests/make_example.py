@@ -78,6 +78,7 @@ def write_verified(results: Path, folder: Path) -> None:
     Raises:
         SystemExit: it does not verify.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     write_bundle(Layout(results), folder, anonymise=True)
     if faults := verify_bundle(folder).findings:
         sys.exit("\n".join(map(str, [f"{folder} does not verify:", *faults])))

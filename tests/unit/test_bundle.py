@@ -323,17 +323,11 @@ def test_the_command_tells_by_its_status(bundle, cli):
 # --- where it is written ------------------------------------------------------------
 
 
-def test_a_folder_that_is_no_bundle_is_not_replaced(results, tmp_path):
+def test_a_folder_is_not_replaced(results, tmp_path):
     (tmp_path / "thesis.txt").write_text("five years of work")
-    with pytest.raises(ValueError, match="is no bundle, so it is not replaced"):
+    with pytest.raises(FileExistsError):
         write_bundle(results, tmp_path, anonymise=False)
     assert os.listdir(tmp_path) == ["thesis.txt"]
-
-
-def test_a_bundle_is_replaced_whole(results, bundle):
-    (bundle / "old.csv").write_text("")
-    write_bundle(results, bundle, anonymise=False)
-    assert verify_bundle(bundle).findings == []
 
 
 def test_results_without_their_experiment_file_are_not_published(tmp_path):

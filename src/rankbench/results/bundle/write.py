@@ -13,7 +13,6 @@ from rankbench.results.bundle import contents
 from rankbench.results.bundle.crate import write_crate
 from rankbench.results.bundle.disguise import Disguise, collect_names
 from rankbench.results.bundle.manifest import (
-    MANIFEST,
     check_manifest,
     list_files,
     write_manifest,
@@ -36,8 +35,8 @@ def write_bundle(
 
     Args:
         layout: the result directory; nothing in it is changed.
-        out: an archive if its name ends in ``.tar.zst``, else a folder: a new or an
-            empty one, or the bundle that is replaced.
+        out: an archive, which is replaced, if its name ends in ``.tar.zst``; else a new
+            folder.
         anonymise: whether names of hosts, users, accounts, jobs, and absolute paths
             become placeholders.
         key: signs the bundle, see `sign`; None: it is not signed.
@@ -47,16 +46,9 @@ def write_bundle(
 
     Raises:
         ValueError: the plan, a record or its steps are damaged, the experiment file is
-            not the one that was measured, `out` is something else, or the key does not
-            sign.
+            not the one that was measured, or the key does not sign.
+        FileExistsError: the folder is there already.
     """
-    as_folder = not out.name.endswith(SUFFIX)
-    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-    if as_folder and not is_free and not (out / MANIFEST).is_file():
-        raise ValueError(
-            f"{out} is no bundle, so it is not replaced: name a new folder, or a "
-            f"file that ends in {SUFFIX}"
-        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.parent) as place:
         root = Path(place) / "bundle"
@@ -66,16 +58,10 @@ def write_bundle(
         write_crate(root, plan, records, anonymised=anonymise)
         write_manifest(root)
         signature = add_signature(root, key) if key else None
-        names, _ = list_files(root)
-        if as_folder:
-            # A bundle that is there is replaced.
-            shutil.rmtree(out, ignore_errors=True)
-            for name in names:
-                target = out / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(root / name, target)
+        if out.name.endswith(SUFFIX):
+            pack(root, list_files(root)[0], out)
         else:
-            pack(root, names, out)
+            shutil.copytree(root, out)
     return signature
 
 
