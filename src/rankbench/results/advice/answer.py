@@ -124,11 +124,16 @@ def _judge_workload(
     base = next((name for name, row in timed.items() if row.row.cell.is_base), None)
     controls = find_controls(list(timed.values()))
     rows = {name: row for name, row in timed.items() if name not in controls}
+    words = {
+        point.row.id: " ".join(series.words)
+        for series in panel.series
+        for point in series.points
+    }
     facts: Facts = {
         "workload": panel.title,
         "rows": len(rows),
         "measured": _describe_launches(list(timed.values())),
-        "names": {name: _name(row, panel) for name, row in timed.items()},
+        "names": {n: _describe(row.row.cell, words[n]) for n, row in timed.items()},
     }
     if len(rows) < 2:
         return facts
@@ -186,18 +191,8 @@ def _describe_launches(rows: Sequence[Summary]) -> Facts:
     }
 
 
-def _name(summary: Summary, panel: Panel) -> str:
-    """A row in words: `ddp over gloo on 2 devices`."""
-    own = next(
-        series
-        for series in panel.series
-        if summary.row.id in [point.row.id for point in series.points]
-    )
-    return _describe(summary.row.cell, " ".join(own.words))
-
-
 def _describe(cell: Cell, own: str = "") -> str:
-    """Strategy, backend, what else sets a cell apart, and devices, in words."""
+    """A cell in words, with what else sets it apart: `ddp over gloo on 2 devices`."""
     over = "" if cell.backend == "none" else f" over {cell.backend}"
     size = cell.size
     where = "1 device" if size.devices == 1 else f"{size.devices} devices"

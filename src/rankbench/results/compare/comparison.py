@@ -64,7 +64,7 @@ class ComparedCell:
         ratio: NEW's throughput over OLD's, with the bracket that is the verdict; None
             unless both have a number.
         paired: whether launches of the same rounds were compared.
-        why: by `accept`, what is missing for a verdict; else empty.
+        why: what is missing for a verdict; empty if nothing is.
         launches: by `accept`, launches of NEW that would probably decide; None if it is
             decided, or if no number of launches would.
     """
@@ -173,21 +173,19 @@ def compare(
     if not 0 <= margin < 1:
         raise ValueError(f"margin {margin}: give at least 0 and less than 1")
     _check_common(old, new, old.cells)
-    cells = []
     shared = [name for name in new.cells if name in old.cells]
-    for cell, _ in _pair_up(old, new, shared, confidence)[1]:
-        verdict = cell.verdict
-        if not verdict and cell.ratio:
-            verdict = _judge(cell.ratio, margin)
-        cells.append(replace(cell, verdict=verdict, why=""))
+    cells = [
+        replace(cell, verdict=cell.verdict or _judge(cell.ratio, margin))
+        for cell, _ in _pair_up(old, new, shared, confidence)[1]
+    ]
     return Comparison(
         old=old, new=new, confidence=confidence, margin=margin, cells=cells
     )
 
 
-def _judge(ratio: Estimate, margin: float) -> str:
+def _judge(ratio: Estimate | None, margin: float) -> str:
     """The verdict of `compare` on a cell that can be judged."""
-    if ratio.interval is None:
+    if ratio is None or ratio.interval is None:
         return TOO_FEW
     verdict = fit.judge(ratio, margin)
     if verdict:

@@ -22,7 +22,6 @@ from rankbench.results.compare.sides import (
 )
 from rankbench.results.compare.text import (
     mean_throughput,
-    number_to_json,
     printable,
     show_launches,
     show_values,
@@ -30,7 +29,7 @@ from rankbench.results.compare.text import (
 )
 from rankbench.results.elements import plotting
 from rankbench.results.elements.names import shorten
-from rankbench.results.elements.section import Drawing
+from rankbench.results.elements.section import Drawing, spell_ends
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
 from rankbench.results.numbers.fit import confidence_of_each
 from rankbench.results.numbers.result_set import read
@@ -152,7 +151,7 @@ def runs_to_json(rows: Rows) -> list[dict[str, Any]]:
             "unit": f"{own.unit}/s",
             "launches": len(own.throughput),
             "verdict": cell.verdict or None,
-            **number_to_json("ratio", cell.ratio),
+            **spell_ends("ratio", cell.ratio),
         }
         for run, cell in rows
         if (own := cell.new)

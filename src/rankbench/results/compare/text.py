@@ -22,9 +22,9 @@ from rankbench.results.compare.comparison import (
     Comparison,
 )
 from rankbench.results.compare.sides import CellLaunches
+from rankbench.results.elements.section import spell_ends
 from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.fit import MOST_LAUNCHES
-from rankbench.results.numbers.statistics import Estimate
 
 # A line with more values would be hard to read.
 _MOST_VALUES = 4
@@ -70,12 +70,6 @@ def _count(comparison: Comparison, order: Sequence[str]) -> list[str]:
     return [f"{count} {verdict}" for verdict, count in counts.items() if count]
 
 
-def number_to_json(name: str, number: Estimate | None) -> dict[str, float | None]:
-    """A number and the ends of its bracket, under its name."""
-    ends = (number.value, number.low, number.high) if number else (None,) * 3
-    return dict(zip((name, f"{name}_lo", f"{name}_hi"), ends, strict=True))
-
-
 def facts_to_json(
     facts: Mapping[str, tuple[Sequence[str], Sequence[str]]],
 ) -> dict[str, Any]:
@@ -118,7 +112,7 @@ def compared_to_json(comparison: Comparison) -> dict[str, Any]:
                     for name, side in (("old", cell.old), ("new", cell.new))
                     if side
                 },
-                **number_to_json("ratio", cell.ratio),
+                **spell_ends("ratio", cell.ratio),
             }
             for cell in comparison.cells
         ],
@@ -254,7 +248,7 @@ def accepted_to_json(comparison: Comparison) -> dict[str, Any]:
             {
                 "cell": cell.id,
                 "verdict": cell.verdict,
-                **number_to_json("ratio", cell.ratio),
+                **spell_ends("ratio", cell.ratio),
                 "why": cell.why or None,
                 "launches_to_decide": cell.launches,
                 "launches_baseline": _count_launches(cell)[0],

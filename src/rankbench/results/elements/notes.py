@@ -188,12 +188,15 @@ def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
     rows = "row" if len(compared) == 1 else "rows"
     texts = [f"{len(gates)} of {len(compared)} {rows} compared with {REFERENCE}."]
     # An older record may not have the numbers.
-    judged = [gate for gate in gates if gate.get("tolerance")]
-    for kind in _distinct(map(_describe_gate, judged)):
-        alike = [gate for gate in judged if _describe_gate(gate) == kind]
-        worst = max(map(_distance, alike))
-        rows = "1 row" if len(alike) == 1 else f"{len(alike)} rows"
-        texts.append(f"{rows} {kind} at most {worst:.2g}.")
+    distances: dict[str, list[float]] = {}
+    for gate in gates:
+        if gate.get("tolerance"):
+            weights = 0.0 if gate["lossy"] else gate["weights_error"]
+            distance = max(weights, gate["loss_error"])
+            distances.setdefault(_describe_gate(gate), []).append(distance)
+    for kind, own in distances.items():
+        rows = "1 row" if len(own) == 1 else f"{len(own)} rows"
+        texts.append(f"{rows} {kind} at most {max(own):.2g}.")
     return [Note("gate", " ".join(texts))]
 
 
@@ -202,12 +205,6 @@ def _describe_gate(gate: Record) -> str:
     if gate["lossy"]:
         return f"with a lossy option ({limit}), loss off by"
     return f"in {gate['dtype']} ({limit}), weights and loss off by"
-
-
-def _distance(gate: Record) -> float:
-    """Of the loss, and of the weights where they are judged."""
-    weights = 0.0 if gate["lossy"] else gate["weights_error"]
-    return float(max(weights, gate["loss_error"]))
 
 
 def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:

@@ -161,12 +161,16 @@ def make_frame(columns: Columns, rows: Sequence[Row]) -> pd.DataFrame:
 def _flatten(row: Row) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, Estimate):
-            values = (value.value, value.low, value.high)
-            flat.update(zip(_ends(name), values, strict=True))
-        else:
-            flat[name] = value
+        flat |= (
+            spell_ends(name, value) if isinstance(value, Estimate) else {name: value}
+        )
     return flat
+
+
+def spell_ends(name: str, number: Estimate | None) -> dict[str, float | None]:
+    """A number and the ends of its bracket, under its name."""
+    ends = (number.value, number.low, number.high) if number else (None,) * 3
+    return dict(zip(_ends(name), ends, strict=True))
 
 
 def _ends(name: str) -> tuple[str, str, str]:

@@ -14,12 +14,11 @@ from tabulate import tabulate
 from rankbench.results.compare.sides import find_differing
 from rankbench.results.compare.text import (
     facts_to_json,
-    number_to_json,
     printable,
     show_values,
 )
 from rankbench.results.elements import plotting
-from rankbench.results.elements.section import Drawing
+from rankbench.results.elements.section import Drawing, spell_ends
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
 from rankbench.results.history.changes import Change, History, Line
 from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
@@ -91,7 +90,7 @@ def to_json(store: Store, history: History) -> dict[str, Any]:
                 "run": change.since.run.name,
                 "before": change.before.time,
                 "run_before": change.before.run.name,
-                **number_to_json("ratio", change.ratio),
+                **spell_ends("ratio", change.ratio),
                 "runs_old": change.runs[0],
                 "runs_new": change.runs[1],
                 "by_newest_run": change.is_new,
@@ -114,7 +113,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
                 "since": part[0].time,
                 "until": part[-1].time,
                 "runs": len(part),
-                **number_to_json("throughput", level),
+                **spell_ends("throughput", level),
             }
             for part, level in zip(line.segments, line.levels, strict=True)
         ],

@@ -20,7 +20,7 @@ from rankbench.results.numbers.statistics import (
     difference_of_means,
     mean,
 )
-from rankbench.results.numbers.summary import Summary, counted_by_round
+from rankbench.results.numbers.summary import Summary
 
 # In the order in which documents show them.
 PARTS = ("computation", "waiting", "transfer", "input", "host", "unexplained")
@@ -84,16 +84,15 @@ def _find_exchange(summary: Summary) -> float | None:
 
 def _find(summary: Summary, base: Summary) -> Loss:
     exchange = _find_exchange(summary)
-    own, theirs = counted_by_round(summary), counted_by_round(base)
     # The step that efficiency 1 promises, over that of the base.
     samples = [
         row.row.launches[0].record["shape"]["global_batch"] for row in (summary, base)
     ]
     factor = samples[0] / samples[1] / summary.row.devices * base.row.devices
-    above = {turn: _divide(launch.parts, exchange) for turn, launch in own.items()}
+    above = {one.turn: _divide(one.parts, exchange) for one in summary.counted}
     below = {
-        turn: {name: factor * ms for name, ms in _divide(launch.parts, None).items()}
-        for turn, launch in theirs.items()
+        one.turn: {name: factor * ms for name, ms in _divide(one.parts, None).items()}
+        for one in base.counted
     }
     common = [turn for turn in above if turn in below]
     rounds = common if len(common) >= MIN_LAUNCHES else []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.record import Record
+from rankbench.record import Record, round_of
 from rankbench.results.numbers.composition import Composition, compose
 from rankbench.results.numbers.statistics import spread
 from rankbench.results.numbers.steady import find_warmup
@@ -27,6 +27,7 @@ class Measures:
     window.
 
     Attributes:
+        launch: with its record.
         warmup: steps before the steady part; at least those that the cell asks for.
         steady: whether there is a steady state.
         throughput: samples, or tokens, of all replicas per second of the slowest rank.
@@ -49,6 +50,7 @@ class Measures:
         losses: of every step, warm-up first, [warmup + steps].
     """
 
+    launch: Launch = field(repr=False, compare=False)
     warmup: int
     steady: bool
     throughput: float
@@ -83,6 +85,11 @@ class Measures:
         means = np.convolve(self.losses, np.full(width, 1 / width), mode="valid")
         reached = np.flatnonzero(means <= value)
         return int(reached[0]) + width if len(reached) else None
+
+    @property
+    def turn(self) -> Hashable:
+        """The round of the launch; one outside of rounds has a key of its own."""
+        return round_of(self.launch.record) or self.launch.directory
 
     def seconds_of(self, steps: float) -> float:
         """Time of steps, each taking the mean time of the timed ones."""
@@ -149,6 +156,7 @@ def measure(launch: Launch, units: int = 1) -> Measures:
         setup = [{"memory": rank["memory"].get("setup")} for rank in ranks]
         epochs = zip(*(rank.get("epochs_s") or () for rank in ranks), strict=False)
         return Measures(
+            launch=launch,
             warmup=warmup,
             steady=found is not None,
             throughput=throughput,

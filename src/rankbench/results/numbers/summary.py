@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_base
-from rankbench.record import DISTURBED, NO_EXCHANGE, round_of
+from rankbench.record import DISTURBED, NO_EXCHANGE
 from rankbench.results.numbers.fit import (
     Fit,
     confidence_of_each,
@@ -20,7 +20,6 @@ from rankbench.results.numbers.statistics import (
     geometric_mean,
     mean,
 )
-from rankbench.results.read.launches import Launch
 from rankbench.results.read.rows import Results, Row
 
 # Numbers of launches -> how they become a number of their row.
@@ -96,12 +95,6 @@ class Summary:
         ]
 
     @property
-    def counted_launches(self) -> list[Launch]:
-        """The same launches, with their records."""
-        launches = enumerate(self.row.launches)
-        return [launch for n, launch in launches if n not in self.disturbed]
-
-    @property
     def bases(self) -> list[Base]:
         """The bases of speedup and efficiency, without repetition."""
         found = {b.id: b for b in (self.speedup_base, self.efficiency_base) if b}
@@ -127,8 +120,7 @@ def summarise(results: Results) -> list[Summary]:
     groups, marks = _find_groups(ok)
     launches: dict[str, dict[str, list[tuple[Hashable, float]]]] = {}
     for row in ok:
-        rates = [launch.throughput for launch in measures[row.id]]
-        own = list(zip(_rounds(row), rates, strict=True))
+        own = [(launch.turn, launch.throughput) for launch in measures[row.id]]
         launches.setdefault(groups[row.id], {})[row.id] = own
     fits = {group: Fit(alike) for group, alike in launches.items()}
     bases = _find_bases(ok, groups)
@@ -270,16 +262,3 @@ def _describe_base(base: Summary | None) -> Base | None:
         return None
     rates = [launch.throughput for launch in base.counted]
     return Base(base.row.id, geometric_mean(rates), base.row.cell.unit)
-
-
-def counted_by_round(summary: Summary) -> dict[Hashable, Measures]:
-    """The launches of a row that count, by round."""
-    launches = enumerate(zip(_rounds(summary.row), summary.measures, strict=True))
-    return dict(launch for place, launch in launches if place not in summary.disturbed)
-
-
-def _rounds(row: Row) -> list[Hashable]:
-    """The round of each launch; one outside of rounds has a key of its own."""
-    return [
-        round_of(launch.record) or (row.id, launch.number) for launch in row.launches
-    ]

@@ -68,8 +68,8 @@ class Operation:
         shares: of its algorithm.
         alpha: seconds of a step.
         beta: seconds of a byte on the slowest link.
-        rest: bytes -> log of measured over fitted time, median over the measured
-            numbers of ranks: what the two numbers do not describe.
+        rest: bytes, ascending -> log of measured over fitted time, median over the
+            measured numbers of ranks: what the two numbers do not describe.
     """
 
     shares: Shares
@@ -83,11 +83,8 @@ class Operation:
             return 0.0
         fitted = self.alpha * self.shares.steps(ranks)
         fitted += self.beta * self.shares.volume(ranks) * size
-        sizes = sorted(self.rest)
-        known = np.log2(sizes)
-        rest = np.interp(
-            math.log2(size), known, list(map(self.rest.__getitem__, sizes))
-        )
+        known = np.log2(list(self.rest))
+        rest = np.interp(math.log2(size), known, list(self.rest.values()))
         return float(fitted * math.exp(rest))
 
 
@@ -123,5 +120,5 @@ def _fit(shares: Shares, calls: Sequence[Call]) -> tuple[float, Operation]:
     rest: dict[float, list[float]] = {}
     for call, fitted in zip(calls, known @ (alpha, beta), strict=True):
         rest.setdefault(call.size, []).append(-math.log(fitted))
-    medians = {size: float(np.median(logs)) for size, logs in rest.items()}
+    medians = {size: float(np.median(rest[size])) for size in sorted(rest)}
     return float(error), Operation(shares, float(alpha), float(beta), medians)

@@ -146,13 +146,11 @@ def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
 
 def _list_launches(summary: Summary) -> Iterator[Fields]:
     rate = f"throughput ({summary.row.cell.unit}/s)"
-    for place, (launch, one) in enumerate(
-        zip(summary.row.launches, summary.measures, strict=True)
-    ):
+    for place, one in enumerate(summary.measures):
         yield {
-            "started": launch.record.get("started"),
+            "started": one.launch.record.get("started"),
             "attempt": summary.row.attempt,
-            "launch": launch.number,
+            "launch": one.launch.number,
             rate: one.throughput,
             "step (ms)": one.step_ms,
             "p95 (ms)": one.step_p95_ms,
@@ -200,7 +198,7 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
 
 
 def _describe_ranks(summary: Summary) -> Iterator[Fields]:
-    records = [launch.record for launch in summary.counted_launches]
+    records = [one.launch.record for one in summary.counted]
     shares = {
         "CPU of each rank": _means(records, "ranks", "cpu_utilisation"),
         "GPU of each device": _means(records, "devices", "utilisation_mean"),

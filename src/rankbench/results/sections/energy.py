@@ -39,7 +39,7 @@ def make(found: ResultSet) -> Content | None:
 
 
 def _row(summary: Summary) -> dict[str, Any]:
-    records = [launch.record for launch in summary.counted_launches]
+    records = [one.launch.record for one in summary.counted]
     devices = [one for record in records for one in record.get("devices") or ()]
     row: dict[str, Any] = {"cell": summary.row.id, **_describe_devices(devices)}
     found = [_measure(record) for record in records]

@@ -44,16 +44,17 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """A row for each part of the step, and one for each launch."""
     for phase, ms in split_step(point).items():
         yield {"phase": phase, "ms": ms}
-    for launch, measures in zip(point.row.launches, point.measures, strict=True):
-        low, high = np.quantile(1e3 * measures.steps_s, (0.05, 0.95))
-        own = {"launch": launch.number, "ms": measures.step_ms}
+    for one in point.measures:
+        low, high = np.quantile(1e3 * one.steps_s, (0.05, 0.95))
+        own = {"launch": one.launch.number, "ms": one.step_ms}
         yield {**own, "p5_ms": low, "p95_ms": high}
 
 
 def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
-    samples = {point.row.id: _samples_of_step(point) for _, point in rows}
+    records = {point.row.id: point.row.launches[0].record for _, point in rows}
+    samples = {n: figures(r["samples"] / r["steps"]) for n, r in records.items()}
     differ = len({*samples.values()}) > 1
     names, texts, beyond, ends = [], [], [], []
     _draw_bars(axes, [split_step(point) for _, point in rows])
@@ -95,11 +96,6 @@ def _steps_between(point: Summary) -> tuple[float, float]:
     steps = np.concatenate([launch.steps_s for launch in point.measures])
     low, high = np.quantile(1e3 * steps, (0.05, 0.95))
     return float(low), float(high)
-
-
-def _samples_of_step(point: Summary) -> str:
-    record = point.row.launches[0].record
-    return figures(record["samples"] / record["steps"])
 
 
 def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:

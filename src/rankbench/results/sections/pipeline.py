@@ -32,7 +32,7 @@ def make(found: ResultSet) -> Content | None:
 
 def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
     """What the strategy recorded of itself, by launch and rank."""
-    records = [launch.record for launch in summary.counted_launches]
+    records = [one.launch.record for one in summary.counted]
     return [[rank.get("details", {}) for rank in r["ranks"]] for r in records]
 
 

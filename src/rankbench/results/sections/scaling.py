@@ -70,8 +70,8 @@ def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
     same = {**_size(point), "unit": f"{point.row.cell.unit}/s"}
     ideal = base and base.throughput.value
     yield {**same, "per_device": per_device(point), "ideal": ideal}
-    for launch, rate in zip(point.row.launches, _launches(point), strict=True):
-        yield {**same, "launch": launch.number, "per_device": rate}
+    for one, rate in zip(point.measures, _launches(point), strict=True):
+        yield {**same, "launch": one.launch.number, "per_device": rate}
 
 
 def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:

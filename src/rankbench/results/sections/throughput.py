@@ -24,8 +24,8 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """The mean of a cell, and a row for each launch."""
     unit = f"{point.row.cell.unit}/s"
     yield {"unit": unit, "throughput": point.numbers["throughput"]}
-    for launch, measures in zip(point.row.launches, point.measures, strict=True):
-        own = {"launch": launch.number, "throughput": measures.throughput}
+    for one in point.measures:
+        own = {"launch": one.launch.number, "throughput": one.throughput}
         yield {"unit": unit, **own}
 
 
