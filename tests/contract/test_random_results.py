@@ -97,6 +97,7 @@ class Writer:
         }
         return replace(
             template,
+            launch=launch,
             throughput=units * launch.record["rate"],
             step_ms=share * template.step_ms,
             epoch_s=share * template.epoch_s,

@@ -9,8 +9,8 @@ interval that grows with the logarithm of the devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import optimize
@@ -23,6 +23,8 @@ from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.prediction.mechanism import find_model
 from rankbench.results.prediction.scale import Scale, read_scale
+
+_MILLION = 1e6
 
 MECHANISM, TOTALS = "mechanism", "totals"
 
@@ -51,25 +53,27 @@ class Prediction:
 
     Attributes:
         refused: the reason; then there are no numbers.
+        numbers: by name, with 95 % intervals: `throughput` as all numbers here,
+            `step_ms`, `efficiency` if the rows have a base, `memory_mib` of the rank
+            that uses most, and `hours`, device-hours of a million samples or tokens.
         fitted: the rows that it rests on.
         method: `MECHANISM` or `TOTALS`.
         why: the reason why it is not from the mechanism; None if it is.
-        throughput: samples/s or tokens/s, with a 95 % interval, as all numbers here.
-        efficiency: None if the rows have no base.
-        memory_mib: of the rank that uses most.
         doublings: how often the devices of the largest row double up to the target.
     """
 
     target: PredictedCell
     refused: str | None = None
+    numbers: Mapping[str, Estimate] = field(default_factory=dict)
     fitted: tuple[Summary, ...] = ()
     method: str = ""
     why: str | None = None
-    throughput: Estimate | None = None
-    step_ms: Estimate | None = None
-    efficiency: Estimate | None = None
-    memory_mib: Estimate | None = None
     doublings: float = 0.0
+
+    @property
+    def throughput(self) -> Estimate | None:
+        """Samples/s or tokens/s."""
+        return self.numbers.get("throughput")
 
 
 def predict(
@@ -125,17 +129,21 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
             f"there are {limit / 1024:.3g} for each"
         )
         return Prediction(target=target, refused=refused)
+    numbers = {
+        "throughput": throughput,
+        "step_ms": Estimate(batch / value, batch / high, batch / low),
+    }
+    if base:
+        ideal = devices * base.throughput.value
+        numbers["efficiency"] = throughput.scaled(1 / ideal)
+    numbers["memory_mib"] = memory
+    numbers["hours"] = throughput.inverse().scaled(devices * _MILLION / 3600)
     return Prediction(
         target=target,
+        numbers=numbers,
         fitted=tuple(chosen),
         method=method,
         why=why,
-        throughput=throughput,
-        step_ms=Estimate(batch / value, batch / high, batch / low),
-        efficiency=(
-            throughput.scaled(1 / (devices * base.throughput.value)) if base else None
-        ),
-        memory_mib=memory,
         doublings=doublings,
     )
 

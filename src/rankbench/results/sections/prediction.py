@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rankbench.results.prediction.predict import Prediction
 
 _TITLE = "Predicted topologies"
-_MILLION = 1e6
 
 _HEADINGS = {
     "throughput": "{unit}/s",
@@ -68,25 +67,12 @@ def in_numbers(one: Prediction, price: tuple[float, str] | None) -> dict[str, Es
     """The predicted numbers by name; none if the prediction is refused.
 
     Args:
-        price: of a device-hour, and its currency.
-
-    Returns:
-        Those of `Prediction`; `hours` are device-hours of a million samples or tokens,
-        `cost` is their price, in the currency.
+        price: of a device-hour, and its currency: then `cost` is that of the hours.
     """
-    if one.throughput is None:
-        return {}
-    devices = one.target.cell.size.devices
-    hours = one.throughput.inverse().scaled(devices * _MILLION / 3600)
-    found = {
-        "throughput": one.throughput,
-        "step_ms": one.step_ms,
-        "efficiency": one.efficiency,
-        "memory_mib": one.memory_mib,
-        "hours": hours,
-        "cost": hours.scaled(price[0]) if price else None,
-    }
-    return {name: number for name, number in found.items() if number is not None}
+    found = dict(one.numbers)
+    if price and found:
+        found["cost"] = found["hours"].scaled(price[0])
+    return found
 
 
 def describe(
