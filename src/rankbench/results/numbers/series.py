@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,15 +139,22 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
         alike.setdefault(_name(cell), []).append(cell)
     names = {}
     for name, group in alike.items():
-        flat = list(map(_settings, group))
-        for cell, fields in zip(group, flat, strict=True):
+        settings = list(map(_settings, group))
+        varying = find_varying(settings)
+        for cell, own in zip(group, settings, strict=True):
             differing = [
                 str(value) if field == "launcher" else f"{field}={value}"
-                for field, value in fields.items()
-                if any(other.get(field) != value for other in flat)
+                for field, value in own.items()
+                if field in varying
             ]
             names[_key(cell)] = " ".join([name, *differing])
     return names
+
+
+def find_varying(fields: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Names whose value is not the same in all."""
+    names = {name for own in fields for name in own}
+    return {n for n in names if any(own.get(n) != fields[0].get(n) for own in fields)}
 
 
 def _name(cell: Cell) -> str:
@@ -157,14 +164,13 @@ def _name(cell: Cell) -> str:
 def _name_groups(cells: Sequence[Cell]) -> list[str]:
     """Title of each panel: model, data, batch, and whatever else distinguishes it."""
     fields = [cell.fields for cell in cells]
-    titles = []
+    varying, titles = find_varying(fields), []
     for cell, values in zip(cells, fields, strict=True):
         batch = f"batch {cell.batch_size} ({cell.scaling} scaling)"
         differing = [
             _TOLD.get(name, "{0} {1}").format(name, spell_value(value))
             for name, value in values.items()
-            if name not in {*_NOT_TOLD, *cell.options, *cell.env}
-            and any(other.get(name) != value for other in fields)
+            if name in varying and name not in {*_NOT_TOLD, *cell.options, *cell.env}
         ]
         own = [cell.model, cell.data, batch]
         if cell.script is not None:

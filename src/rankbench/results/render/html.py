@@ -24,6 +24,7 @@ from rankbench import __version__
 from rankbench.cell import spell_value
 from rankbench.invocation import DEFAULT_EXPERIMENT, rankbench_command
 from rankbench.record import read_json
+from rankbench.results.numbers.series import find_varying
 from rankbench.schedulers import scheduler_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def to_html(
 def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is said of each cell: what it is, unlike others, and how to measure it."""
     fields = [summary.row.cell.fields for summary in found.summaries]
+    varying = find_varying(fields)
     return [
         {
             "id": summary.row.id,
@@ -103,7 +105,7 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
                 **{
                     name: spell_value(value)
                     for name, value in own.items()
-                    if any(other.get(name) != value for other in fields)
+                    if name in varying
                 },
             },
         }
