@@ -100,26 +100,10 @@ def write_crate(
         plan, records: of the bundle; records by the folder of the launch.
         anonymised: whether names of people are placeholders.
     """
-    if any(record.get("ended") for record in records.values()):
-        names, _ = list_files(root)
-        graph = _make_graph(root, names, plan, records, anonymised=anonymised)
-        crate = {
-            "@context": [_CONTEXT, _TERMS],
-            "@graph": [{"@id": name, **said} for name, said in graph.items()],
-        }
-        text = json.dumps(crate, indent=1, ensure_ascii=False) + "\n"
-        (root / CRATE).write_bytes(text.encode(errors="replace"))
-        (root / README).write_text(_README_TEXT)
-
-
-def _make_graph(
-    root: Path,
-    names: Sequence[str],
-    plan: Record,
-    records: Mapping[str, Record],
-    *,
-    anonymised: bool,
-) -> Graph:
+    if not any(record.get("ended") for record in records.values()):
+        return
+    (root / README).write_text(_README_TEXT)
+    names, _ = list_files(root)
     cited = yaml.safe_load((root / _CITATION).read_bytes())
     home = {"@id": cited.get("repository-code") or _CITATION}
     experiment = plan["experiment"]
@@ -150,12 +134,7 @@ def _make_graph(
     workflow = _add_workflow(graph, names, {**credit, "url": home}, cited)
     for name in names:
         _add_file(graph, name)
-    graph[README] = {
-        "@type": "File",
-        "name": README,
-        "encodingFormat": _FORMATS[".md"],
-        "about": {"@id": "./"},
-    }
+    graph[README]["about"] = {"@id": "./"}
     for way, name in (("input", _EXPERIMENT), ("output", _TABLE)):
         graph[f"#{way}"] = {
             "@type": "FormalParameter",
@@ -180,7 +159,12 @@ def _make_graph(
         if identifier != "./"
         and (said["@type"] in ("File", "Dataset") or identifier == workflow)
     ]
-    return graph
+    crate = {
+        "@context": [_CONTEXT, _TERMS],
+        "@graph": [{"@id": name, **said} for name, said in graph.items()],
+    }
+    text = json.dumps(crate, indent=1, ensure_ascii=False) + "\n"
+    (root / CRATE).write_bytes(text.encode(errors="replace"))
 
 
 def _add_authors(

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from rankbench.results.numbers.result_set import ResultSet
 
-
 # With more cells, not each has a name of its own.
 NAMED = 12
 

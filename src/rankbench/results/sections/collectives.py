@@ -19,7 +19,6 @@ from rankbench.results.numbers.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 _TITLE = "Exchange between ranks"
 
 COLUMNS = {

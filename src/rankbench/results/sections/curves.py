@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-
 # Lines coincide if no point differs by more than this share.
 _ALIKE = 0.02
 

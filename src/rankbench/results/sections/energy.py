@@ -19,7 +19,6 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 # Drivers renew their counters up to ten times a second, so a shorter window would be
 # wrong by more than two percent.
 SHORTEST = 5.0  # seconds

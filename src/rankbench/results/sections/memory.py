@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-
 _ROW = 0.25  # inches
 _GIB = 1024.0  # MiB
 _RED = "C3"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-
 _ROW = 0.4  # inches
 
 # What the step of the slowest rank takes longer than that of a mean rank.

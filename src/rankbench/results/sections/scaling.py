@@ -76,13 +76,8 @@ def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
 
 def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
     minutes, of_devices = cost(point)
-    unit = point.row.cell.unit
-    yield {
-        **_size(point),
-        "unit": unit,
-        "minutes": minutes,
-        "device_minutes": of_devices,
-    }
+    same = {**_size(point), "unit": point.row.cell.unit}
+    yield {**same, "minutes": minutes, "device_minutes": of_devices}
 
 
 def _size(point: Summary) -> dict[str, int]:

@@ -16,7 +16,6 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 _ROW = 0.25  # inches
 
 
