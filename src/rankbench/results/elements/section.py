@@ -22,11 +22,8 @@ _TYPES = {str: "object", int: "Int64", float: "float64", Estimate: "float64"}
 
 Row = Mapping[str, Any]
 
-# Name of a column -> its type; the heading under which documents show it, if any; and
-# how they show it, by default as `show_value`.
-Columns = Mapping[
-    str, type | tuple[type, str] | tuple[type, str, Callable[[Row], Text]]
-]
+# Name of a column -> its type, and the heading under which documents show it, if any.
+Columns = Mapping[str, type | tuple[type, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +110,7 @@ class Section:
         if not content.rows or not shown:
             return []
         numbers = {column[1]: column[0] is not str for column in shown.values()}
-        rows = [
-            [
-                column[2](row) if len(column) > 2 else show_value(row.get(name))
-                for name, column in shown.items()
-            ]
-            for row in content.rows
-        ]
+        rows = [[show_value(row.get(name)) for name in shown] for row in content.rows]
         return [Grid(self.title, numbers, rows)]
 
     def frame(self, content: Content) -> pd.DataFrame:

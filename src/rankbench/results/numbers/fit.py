@@ -215,9 +215,7 @@ class Fit:
         return LogRatio(value, error, min(freedom, self._all_freedom), few, mine)
 
 
-def ratio_of_samples(
-    values: Sequence[float], others: Sequence[float], confidence: float = CONFIDENCE
-) -> Estimate:
+def ratio_of_samples(values: Sequence[float], others: Sequence[float]) -> Estimate:
     """The ratio of launches that were in no common rounds.
 
     Args:
@@ -225,7 +223,7 @@ def ratio_of_samples(
     """
     sides = {"values": values, "others": others}
     fit = Fit({name: [(None, value) for value in side] for name, side in sides.items()})
-    return fit.ratio("values", "others").bracket(confidence)
+    return fit.ratio("values", "others").bracket(CONFIDENCE)
 
 
 def find_drifting(series: Mapping[str, Sequence[float]]) -> list[str]:

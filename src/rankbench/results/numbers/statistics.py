@@ -101,27 +101,33 @@ def _exponent(value: float) -> int:
     return math.floor(math.log10(value))
 
 
-def mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+def mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate:
     """Arithmetic mean, with the interval of Student's t."""
-    return _estimate(np.asarray(values, float), confidence)
+    values = np.asarray(values, float)
+    # Rounding must give no width to values that are all the same.
+    same = values.min() == values.max()
+    value, count = float(values[0] if same else values.mean()), len(values)
+    if count < MIN_LAUNCHES:
+        return Estimate(value)
+    if same:
+        return Estimate(value, value, value)
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    reach = quantile_of_t((1 + CONFIDENCE) / 2, count - 1) * error
+    return Estimate(value, value - reach, value + reach)
 
 
-def geometric_mean(
-    values: Sequence[float] | NDArray[np.float64], confidence: float = CONFIDENCE
-) -> Estimate:
+def geometric_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate:
     """Geometric mean of positive values, with Student's interval of their logarithms.
 
     Times and rates scatter by factors; the mean of a rate is one over that of its time.
     """
-    found = _estimate(np.log(values), confidence)
+    found = mean(np.log(values))
     if found.low is None or found.high is None:
         return Estimate(math.exp(found.value))
     return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high))
 
 
-def difference_of_means(
-    values: Sequence[float], others: Sequence[float], confidence: float = CONFIDENCE
-) -> Estimate:
+def difference_of_means(values: Sequence[float], others: Sequence[float]) -> Estimate:
     """Difference of the means of two independent samples, with its interval (Welch)."""
     sides = [np.asarray(side, float) for side in (values, others)]
     value = float(sides[0].mean() - sides[1].mean())
@@ -130,7 +136,7 @@ def difference_of_means(
     parts = np.array([side.var(ddof=1) / len(side) for side in sides])
     freedom = np.array([len(side) - 1 for side in sides])
     error, degrees = satterthwaite(parts, freedom)
-    reach = quantile_of_t((1 + confidence) / 2, degrees) * error
+    reach = quantile_of_t((1 + CONFIDENCE) / 2, degrees) * error
     return Estimate(value, value - reach, value + reach)
 
 
@@ -160,16 +166,3 @@ def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
     """Interquartile range over the median: scatter without assuming a distribution."""
     low, center, high = np.quantile(values, (0.25, 0.5, 0.75))
     return float((high - low) / center)
-
-
-def _estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
-    # Rounding must give no width to values that are all the same.
-    same = values.min() == values.max()
-    value, count = float(values[0] if same else values.mean()), len(values)
-    if count < MIN_LAUNCHES:
-        return Estimate(value)
-    if same:
-        return Estimate(value, value, value)
-    error = float(values.std(ddof=1)) / math.sqrt(count)
-    reach = quantile_of_t((1 + confidence) / 2, count - 1) * error
-    return Estimate(value, value - reach, value + reach)
