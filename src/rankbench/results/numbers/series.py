@@ -9,7 +9,7 @@ from typing import Any
 
 from rankbench.cell import ALTERNATIVE, Cell, spell_value
 from rankbench.record import OVERSUBSCRIBED
-from rankbench.results.numbers.summary import Base, Summary
+from rankbench.results.numbers.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,6 @@ class Panel:
 
     title: str
     series: tuple[Series, ...]
-    bases: tuple[Base, ...]
 
     @property
     def unit(self) -> str:
@@ -78,7 +77,7 @@ def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Pan
             if points:
                 series.append(Series(each.name, points))
         if series:
-            kept.append(Panel(panel.title, tuple(series), panel.bases))
+            kept.append(Panel(panel.title, tuple(series)))
     return kept
 
 
@@ -95,9 +94,8 @@ def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
         series: dict[str, list[Summary]] = {}
         for summary in group:
             series.setdefault(names[_key(summary.row.cell)], []).append(summary)
-        bases = {s.speedup_base.id: s.speedup_base for s in group if s.speedup_base}
         found = (Series(name, tuple(points)) for name, points in series.items())
-        panels.append(Panel(title, tuple(found), tuple(bases.values())))
+        panels.append(Panel(title, tuple(found)))
     return panels
 
 

@@ -119,7 +119,7 @@ def _plot(groups: Mapping[str, Sequence[Summary]]) -> PanelPlot:
         joined = tuple(
             Series(name, tuple(sorted(own, key=_count))) for name, own in lines.items()
         )
-        ends = plotting.draw_series(axes, Panel("", joined, ()), looks, mark)
+        ends = plotting.draw_series(axes, Panel("", joined), looks, mark)
         counts = [_count(point) for series in joined for point in series.points]
         plotting.scale_devices(axes, counts)
         axes.set_xlabel("microbatches")
