@@ -26,7 +26,7 @@ from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.read.launches import Launch
 from rankbench.results.read.rows import Results, Row, load
-from rankbench.results.render.csv import to_csv
+from rankbench.results.render.files import to_csv
 from rankbench.results.sections import load_sections
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 

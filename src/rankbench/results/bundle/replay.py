@@ -78,8 +78,7 @@ def plan_replay(root: Path, without: Set[str] = frozenset()) -> Replay:
     experiment = _read_experiment(layout.experiment)
     digest = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()[:8]
     name = f"replay-{plan['experiment']['name']}-{digest}"
-    changed = _redirect(_leave_out(experiment, without), _find_named(plan))
-    changed |= {"name": name}
+    changed = _adapt(experiment, without, _find_named(plan)) | {"name": name}
     cells = {entry["id"]: Cell.from_dict(entry["cell"]) for entry in plan["cells"]}
     return Replay(
         name=name,
@@ -134,26 +133,6 @@ def _read_experiment(path: Path) -> dict[str, Any]:
     return experiment
 
 
-def _leave_out(value: Any, keys: Set[str], place: str = "") -> Any:
-    """The experiment without some keys, and without rules that name them."""
-    if isinstance(value, dict):
-        return {
-            name: _leave_out(item, keys, str(name))
-            for name, item in value.items()
-            if name not in keys
-        }
-    if place not in ("exclude", "include", "zip"):
-        items = isinstance(value, list)
-        return [_leave_out(item, keys, place) for item in value] if items else value
-    rules = value if isinstance(value, list) else [value]
-    return [rule for rule in rules if not keys & _keys_of(rule)]
-
-
-def _keys_of(rule: Any) -> set[str]:
-    words = rule if isinstance(rule, dict) else str(rule).split()
-    return {str(word).partition("=")[0] for word in words}
-
-
 def _find_named(plan: Record) -> dict[str, set[str]]:
     """Name of a file of their own -> what an experiment beside own/ calls it."""
     found: dict[str, set[str]] = {}
@@ -172,15 +151,27 @@ def _find_named(plan: Record) -> dict[str, set[str]]:
     return found
 
 
-def _redirect(value: Any, named: Mapping[str, set[str]], key: str = "") -> Any:
-    """The experiment with files of the bundle in place of files of its author."""
+def _adapt(
+    value: Any, without: Set[str], named: Mapping[str, set[str]], key: str = ""
+) -> Any:
+    """The experiment with files of the bundle in place of files of its author.
+
+    Keys that this site does not have are left out, and rules that name them.
+    """
     if isinstance(value, dict):
-        return {name: _redirect(item, named, str(name)) for name, item in value.items()}
+        return {
+            name: _adapt(item, without, named, str(name))
+            for name, item in value.items()
+            if name not in without
+        }
+    if key in ("exclude", "include", "zip"):
+        rules = value if isinstance(value, list) else [value]
+        return [_adapt(r, without, named) for r in rules if not without & _keys_of(r)]
     if isinstance(value, list):
-        return [_redirect(item, named, key) for item in value]
-    is_module = key == "script" and isinstance(value, str) and value.startswith("-m ")
+        return [_adapt(item, without, named, key) for item in value]
     if key not in _OWN_KEYS or not isinstance(value, str):
         return value
+    is_module = key == "script" and value.startswith("-m ")
     if not is_module and not value.endswith(".py"):
         return value
     name = value.removeprefix("-m ").strip().replace("\\", "/").rpartition("/")[2]
@@ -190,3 +181,8 @@ def _redirect(value: Any, named: Mapping[str, set[str]], key: str = "") -> Any:
         said = f"the bundle has {many} of that name"
         raise ValueError(f"experiment.yaml names {value!r:.60}, and {said}")
     return places[0]
+
+
+def _keys_of(rule: Any) -> set[str]:
+    words = rule if isinstance(rule, dict) else str(rule).split()
+    return {str(word).partition("=")[0] for word in words}

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from rankbench.record import Layout, write_atomically, write_if_changed
 from rankbench.results.elements.section import Content, Drawing, Section
-from rankbench.results.elements.text import Grid, Note
-from rankbench.results.render.csv import to_csv
+from rankbench.results.elements.text import Grid, Note, figures
 from rankbench.results.render.document import (
     Document,
     DocumentSection,
@@ -25,6 +26,9 @@ from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import ResultSet
+
+# Spreadsheets evaluate fields that begin with these characters.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 SUFFIXES = ("csv", "md", "tex", "json")
 
@@ -122,3 +126,33 @@ def _remove_others(layout: Layout, there: set[str]) -> None:
             for path in (layout.root / "plots").glob(pattern):
                 if path.stem not in there and path.suffix in (".svg", ".png", ".csv"):
                     path.unlink()
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """A table as text that is the same on every machine and safe for spreadsheets.
+
+    Numbers have 4 significant digits.
+    """
+    words = table.select_dtypes(exclude="number")
+    safe = {str(name): _defuse(column) for name, column in words.items()}
+    text: str = table.assign(**safe).to_csv(
+        index=False, float_format=_figures, lineterminator="\n"
+    )
+    return text
+
+
+def _defuse(column: pd.Series) -> pd.Series:
+    """Make text of formulas; look at each text once, because most occur often."""
+    return column.map(
+        {
+            value: f"'{value}"
+            if isinstance(value, str) and value.startswith(_FORMULA)
+            else value
+            for value in column.unique()
+        }
+    )
+
+
+def _figures(value: object) -> str:
+    assert isinstance(value, float)
+    return figures(value)
