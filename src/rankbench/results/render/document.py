@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankbench.record import first_line
 from rankbench.results.elements.names import replace_ids, shorten
@@ -190,7 +190,7 @@ def _shorten(error: Exception, found: ResultSet) -> str:
 def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
     """The results without the numbers of these cells."""
     reason = "its records cannot be shown; the notes say why"
-    lost = {"status": "crashed", "reason": reason, "launches": ()}
+    lost: dict[str, Any] = {"status": "crashed", "reason": reason, "launches": ()}
     summaries = [
         replace(
             one, row=replace(one.row, **lost), measures=(), disturbed=(), numbers={}
