@@ -352,6 +352,12 @@ class Shape:
         return dataclasses.asdict(self)
 
 
+def find_varying(fields: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Names of fields whose value is not the same in all of these cells."""
+    names = {name for own in fields for name in own}
+    return {n for n in names if any(own.get(n) != fields[0].get(n) for own in fields)}
+
+
 def spell_value(value: Any) -> str:
     """A value as an experiment file spells it, except for quotes."""
     if value is None:

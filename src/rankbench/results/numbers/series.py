@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rankbench.cell import ALTERNATIVE, Cell, spell_value
+from rankbench.cell import ALTERNATIVE, Cell, find_varying, spell_value
 from rankbench.record import OVERSUBSCRIBED
 from rankbench.results.numbers.summary import Summary
 
@@ -147,12 +147,6 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
             ]
             names[_key(cell)] = " ".join([name, *differing])
     return names
-
-
-def find_varying(fields: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Names whose value is not the same in all."""
-    names = {name for own in fields for name in own}
-    return {n for n in names if any(own.get(n) != fields[0].get(n) for own in fields)}
 
 
 def _name(cell: Cell) -> str:

@@ -21,10 +21,9 @@ import jinja2
 from markupsafe import Markup
 
 from rankbench import __version__
-from rankbench.cell import spell_value
+from rankbench.cell import find_varying, spell_value
 from rankbench.invocation import DEFAULT_EXPERIMENT, rankbench_command
 from rankbench.record import read_json
-from rankbench.results.numbers.series import find_varying
 from rankbench.schedulers import scheduler_of
 
 if TYPE_CHECKING:
