@@ -47,20 +47,6 @@ def test_places_are_numbered():
     assert places == expected
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize(
-    ("option", "instead"),
-    [("--experiment", "x"), ("--results", "x"), ("--profile", "--site x")],
-)
-def test_spellings_of_earlier_versions_are_refused(name, option, instead, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([name, option, "x"])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"rankbench {name}: error: {option} x: ")
-    assert said.endswith(f" {instead}")
-
-
 @pytest.mark.parametrize("name", ["rerun", "show", "compare", "images"])
 def test_options_stand_anywhere(name):
     words = ["a.yaml", "b"]

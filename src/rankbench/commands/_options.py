@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 OK, FINDING, BAD_INPUT, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -73,8 +73,6 @@ class Command:
         parser.add_argument(
             "--json", action="store_true", help=f"print JSON: {self.json_holds}"
         )
-        for old, new in _RENAMED.items():
-            parser.add_argument(old, action=_Renamed, const=new, help=argparse.SUPPRESS)
         parser.set_defaults(command=self.run)
 
 
@@ -114,22 +112,6 @@ def print_result(arguments: argparse.Namespace, facts: Any, text: str) -> None:
 def _fill(text: str) -> str:
     """Text in lines for a terminal of 80 columns."""
     return textwrap.fill(" ".join(text.split()), 79)
-
-
-class _Renamed(argparse.Action):
-    """Refuses an option of an earlier version with today's spelling."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _: Any, value: Any, option: Any = None
-    ) -> NoReturn:
-        parser.error(f"{option} {value}: write {self.const.format(value)}")
-
-
-_RENAMED = {
-    "--experiment": "the file alone, without an option: {}",
-    "--results": "the folder alone, without an option: {}",
-    "--profile": "--site {}",
-}
 
 
 def _row(said: str, metavar: str | None = None, **keywords: Any) -> dict[str, Any]:
