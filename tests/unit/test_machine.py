@@ -11,14 +11,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from rankbench.launch.hosts.base import machine_to_itself, take_lock
+from rankbench.launch.hosts.base import machine_to_itself
+from rankbench.launch.hosts.ssh_agent import take_lock
 
 pytestmark = pytest.mark.unit
 
 # A process that takes the lock, prints that, and keeps it.
 HOLD = """
 import sys, time
-from rankbench.launch.hosts.base import take_lock
+from rankbench.launch.hosts.ssh_agent import take_lock
 lock = take_lock(sys.argv[1])
 print("held" if lock else "refused", flush=True)
 time.sleep(60)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rankbench.environ import job_id
+from rankbench.launch.hosts.ssh_agent import take_lock
 from rankbench.record import first_line
 from rankbench.schedulers import scheduler_of
 
@@ -320,21 +319,3 @@ def machine_to_itself(
         time.sleep(ASK_SECONDS)
     with held:
         yield
-
-
-def take_lock(name: str | None = None) -> socket.socket | None:
-    """A socket that holds the lock of a machine; None while another process holds it.
-
-    The lock is the abstract name of a socket: the kernel releases it with the process,
-    however the process ends. A lock file below TMPDIR or /tmp would differ with each
-    TMPDIR and each private /tmp of a Slurm job.
-    """
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        held.bind(f"\0{name or f'rankbench-{os.getuid()}'}")
-    except OSError as error:
-        held.close()
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return None
-    return held

@@ -116,7 +116,7 @@ def hold(order: Message, inbox: Inbox) -> None:
     with contextlib.suppress(EOFError):
         while message := inbox.get(timeout=SILENT_AFTER):
             if message["do"] == "lock":
-                held = take_lock(inbox)
+                held = wait_for_lock(inbox)
                 # Nothing of an earlier launch runs or is needed now.
                 end_processes(lambda: marked(None))
                 launches = Path(order["folder"]).expanduser() / "launches"
@@ -167,25 +167,35 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def take_lock(inbox: Inbox) -> socket.socket:
-    """Wait until no other measurement of this user runs here; return the lock.
+def take_lock(name: str | None = None) -> socket.socket | None:
+    """A socket that holds the lock of a machine; None while another process holds it.
 
-    It is the lock of launch/hosts/base.py.
+    The lock is the abstract name of a socket: the kernel releases it with the process,
+    however the process ends. A lock file below TMPDIR or /tmp would differ with each
+    TMPDIR and each private /tmp of a Slurm job.
+
+    Args:
+        name: of the lock; None is that of this user.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(f"\0{name or f'rankbench-{os.getuid()}'}")
+    except OSError as error:
+        held.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return held
+
+
+def wait_for_lock(inbox: Inbox) -> socket.socket:
+    """Wait until no other measurement of this user runs here; return the lock.
 
     Raises:
         EOFError: the connection was closed meanwhile, or nobody is heard any more.
     """
     told, heard = False, time.monotonic()
-    while True:
-        held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            held.bind(f"\0rankbench-{os.getuid()}")
-        except OSError as error:
-            held.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-        else:
-            return held
+    while (held := take_lock()) is None:
         if not told:
             send(busy=True)
             told = True
@@ -193,6 +203,7 @@ def take_lock(inbox: Inbox) -> socket.socket:
             heard = time.monotonic()
         elif time.monotonic() - heard > SILENT_AFTER:
             raise EOFError
+    return held
 
 
 def sha256(path: str) -> str | None:

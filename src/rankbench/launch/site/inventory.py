@@ -45,10 +45,9 @@ from rankbench.launch.hosts.base import (
     hosts_of,
     run_to_end,
     run_well,
-    take_lock,
     why_not,
 )
-from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
+from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS, take_lock
 from rankbench.launch.process.command import SOURCE, environment_for
 from rankbench.launch.site.cuda import list_gpus, read_driver
 from rankbench.record import read_json, write_json
