@@ -70,7 +70,7 @@ def test_a_full_disk(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    assert main(["make", str(folder_of(tmp_path))]) == 1
+    assert main(folder_of(tmp_path)) == 1
     assert "No space left on device: make room there" in capsys.readouterr().out
 
 
@@ -81,8 +81,8 @@ def test_what_the_dead_have_left_is_removed(tmp_path, monkeypatch):
     for folder in (dead, living, by_hand, foreign):
         folder.mkdir()
     mine = folder_of(tmp_path, "9")
-    assert main(["make", str(mine)]) == 0
+    assert main(mine) == 0
     # A folder without a job may belong to a running launch.
     assert set(tmp_path.iterdir()) == {living, by_hand, foreign, mine}
-    assert main(["make", str(folder_of(tmp_path, None, "2"))]) == 0
+    assert main(folder_of(tmp_path, None, "2")) == 0
     assert not by_hand.exists()

@@ -283,6 +283,6 @@ def test_this_machine_is_looked_at(tmp_path, capsys):
     assert sorted(tmp_path.iterdir()) == [plan]
     # The exit status depends on this machine; the output must name this host.
     write_json(tmp_path / "hosts.json", facts)
-    assert main([str(plan), str(tmp_path / "hosts.json")]) in (0, 1)
+    assert main(plan, tmp_path / "hosts.json") in (0, 1)
     assert this["host"] in capsys.readouterr().out
     assert not (tmp_path / "hosts.json").exists()

@@ -1,11 +1,10 @@
 """A temporary folder for each launch on each of its hosts.
 
-``python -m rankbench.launch.process.scratch make|remove FOLDER`` does it on one host.
+``python -m rankbench.launch.process.scratch FOLDER`` makes it on one host.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import socket
@@ -60,26 +59,28 @@ def private_scratch(spec: LaunchSpec, hosts: Hosts) -> Iterator[None]:
     if spec.scratch is None:
         yield
         return
+    folder = str(spec.scratch)
     try:
-        if fault := _on_hosts(hosts, "make", spec.scratch, spec.work):
+        if fault := _on_hosts(hosts, spec.work, [sys.executable, "-m", MODULE], folder):
             raise NoScratch(fault)
         yield
     finally:
         # The next launch on a host removes files that a lost launch left there.
-        _on_hosts(hosts, "remove", spec.scratch, spec.work)
+        _on_hosts(hosts, spec.work, ["rm", "-rf"], folder)
 
 
-def _on_hosts(hosts: Hosts, action: str, folder: Path, logs: Path) -> str | None:
-    """Make or remove the folder on every host; returns the fault, or None."""
-    command = [sys.executable, "-m", MODULE, action, str(folder)]
+def _on_hosts(
+    hosts: Hosts, logs: Path, command: Sequence[str], folder: str
+) -> str | None:
+    """Run a command on the folder of every host; returns the fault, or None."""
     try:
         done = run_to_end(
-            hosts.step(command, Step(logs=logs)),
+            hosts.step([*command, folder], Step(logs=logs)),
             env={**without_job(), **hosts.variables()},
             timeout=PATIENCE,
         )
     except subprocess.TimeoutExpired:
-        return f"hosts do not {action} {folder} within {PATIENCE:g} s"
+        return f"hosts do not make {folder} within {PATIENCE:g} s"
     return None if done.returncode == 0 else first_line(done.stdout or done.stderr)
 
 
@@ -107,16 +108,8 @@ def make(folder: Path) -> None:
     probe.unlink()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0 if it is done; 1, and why not, if it is not."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
-    parser.add_argument("action", choices=["make", "remove"])
-    parser.add_argument("folder", type=Path)
-    arguments = parser.parse_args(argv)
-    folder = arguments.folder
-    if arguments.action == "remove":
-        shutil.rmtree(folder, ignore_errors=True)
-        return 0
+def main(folder: Path) -> int:
+    """0 if it is made; 1, and why not, if it is not."""
     try:
         make(folder)
     except OSError as error:
@@ -129,4 +122,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1])))

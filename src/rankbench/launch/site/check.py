@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 import resource
 import sys
@@ -268,16 +266,10 @@ def describe(site: Facts, found: Facts) -> list[str]:
     return lines
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0 without faults, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m rankbench.launch.site.check")
-    parser.add_argument("plan", type=Path)
-    parser.add_argument(
-        "hosts", type=Path, help="is removed: the next check looks anew"
-    )
-    arguments = parser.parse_args(argv)
-    plan, found = read_json(arguments.plan), read_json(arguments.hosts)
-    os.unlink(arguments.hosts)
+def main(plan_file: Path, hosts_file: Path) -> int:
+    """0 without faults, else 1. The file of the hosts is removed: each check looks anew."""
+    plan, found = read_json(plan_file), read_json(hosts_file)
+    hosts_file.unlink()
     site = plan["site"]
     print(*describe(site, found), sep="\n")
     cells = [cell for cell in plan["cells"] if cell["infeasible"] is None]
@@ -294,4 +286,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(Path, sys.argv[1:])))

@@ -8,7 +8,6 @@ they connect to it.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import glob
@@ -361,29 +360,21 @@ def _connects(address: str, port: int, end: float) -> bool:
     return False
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
-    parser.add_argument("place", type=Path, help="the plan; on a host, a folder")
-    task = parser.add_mutually_exclusive_group(required=True)
-    task.add_argument("--out", type=Path, help="file for what was found")
-    task.add_argument("--look", type=json.loads, help="facts of the site")
-    task.add_argument("--reach", type=json.loads, help="hosts and ports")
-    arguments = parser.parse_args(argv)
-    place: Path = arguments.place
-    if arguments.look:
-        facts = look(arguments.look, place)
+def main(place: Path, task: str, given: str) -> None:
+    """Do one of the tasks; the place is the plan, or on a host a folder."""
+    if task == "--look":
+        facts = look(json.loads(given), place)
         write_json(place / f"{facts['host']}.facts.json", facts)
-    elif arguments.reach:
-        node, hosts = read_node(), arguments.reach["hosts"]
-        found = reach(node, hosts, arguments.reach["ports"])
-        write_json(place / f"{hosts[node]['name']}.reach.json", found)
+    elif task == "--reach":
+        node, asked = read_node(), json.loads(given)
+        found = reach(node, asked["hosts"], asked["ports"])
+        write_json(place / f"{asked['hosts'][node]['name']}.reach.json", found)
     else:
         restore_job()
         found = inspect(read_json(place), place.resolve().parent)
-        write_json(arguments.out, found)
+        write_json(Path(given), found)
         print(f"{len(found['hosts'])} hosts have reported", found["said"], sep="\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(Path(sys.argv[1]), *sys.argv[2:])
