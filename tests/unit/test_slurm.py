@@ -227,7 +227,7 @@ def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
         program(name, "exec /bin/sleep 60")
     begun = time.monotonic()
     assert job_array.submit(2, tmp_path, [], ["true"]) is None
-    assert "does not answer within 0.2 s" in capsys.readouterr().out
+    assert "sbatch has not answered for 0.2 s" in capsys.readouterr().out
     assert job_array.look("7") is None
     job_array.cancel("7")
     assert time.monotonic() - begun < 20
@@ -236,7 +236,7 @@ def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
 def test_a_job_array_that_slurm_refuses_says_why(program, tmp_path, capsys):
     program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     assert job_array.submit(2, tmp_path, [], ["true"]) is None
-    assert "invalid partition" in capsys.readouterr().err
+    assert "invalid partition" in capsys.readouterr().out
     program("sbatch", "echo '7;cluster'")
     assert job_array.submit(2, tmp_path, [], ["true"]) == "7"
 

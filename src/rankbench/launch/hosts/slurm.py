@@ -35,7 +35,7 @@ class SlurmJob(Hosts):
                 "this site has Slurm, and this is no Slurm job: start it by sbatch, or "
                 f"within `salloc --nodes={nodes} --exclusive`"
             )
-        said = _ask("scontrol", "show", "hostnames", job.hosts)
+        said = try_slurm("scontrol", "show", "hostnames", job.hosts)
         if said is None:
             raise ValueError(f"scontrol does not list the hosts of {job.hosts}")
         hosts = said.split()
@@ -100,7 +100,7 @@ class SlurmJob(Hosts):
         return for_srun(inherited)
 
     def list_steps(self) -> set[str] | None:
-        said = _ask(
+        said = try_slurm(
             "squeue", "--noheader", "--steps", f"--jobs={self.id}", "--format=%i"
         )
         return None if said is None else set(said.split())
@@ -114,14 +114,14 @@ class SlurmJob(Hosts):
             if left is None or before is None or not left - before:
                 return
             if not cancelled:
-                _ask("scancel", "--signal=KILL", *sorted(left - before))
+                try_slurm("scancel", "--signal=KILL", *sorted(left - before))
                 cancelled = True
             time.sleep(0.2)
 
     def why_ended(self) -> str | None:
         # As long as a process of the job exists, the state is COMPLETING and not yet,
         # for example, CANCELLED. So the reason says more than the state.
-        said = _ask("scontrol", "show", "job", "--oneliner", self.id) or ""
+        said = try_slurm("scontrol", "show", "job", "--oneliner", self.id) or ""
         words = dict(re.findall(r"\b(JobState|Reason)=(\w+)", said))
         state, reason = words.get("JobState"), words.get("Reason")
         if state == "TIMEOUT" or reason == "TimeLimit":
@@ -136,60 +136,50 @@ class SlurmJob(Hosts):
     def find_lost(self) -> str | None:
         # A star marks a host that does not answer, and is not yet down.
         nodes = f"--nodes={','.join(self.names)}"
-        said = _ask("sinfo", "--noheader", "--Node", nodes, "--format=%N %T") or ""
+        said = try_slurm("sinfo", "--noheader", "--Node", nodes, "--format=%N %T") or ""
         lost = re.search(r"^(\S+) (?:down\S*|\S+\*)$", said, re.MULTILINE)
         return lost[1] if lost else None
 
 
 def has_ended(job: str) -> bool:
     """Whether Slurm knows that a job has ended; False if it does not answer."""
-    done = run_program("squeue", "--noheader", f"--jobs={job}", "--format=%T")
-    if done is None:
-        return False
-    if done.returncode != 0:
+    try:
+        said = ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+        return not said.strip()
+    except ValueError as error:
         # Slurm has forgotten the job, or never knew it.
-        return "Invalid job id" in done.stderr
-    return not done.stdout.strip()
+        return "Invalid job id" in str(error)
 
 
-def _ask(*command: str) -> str | None:
-    """The output of a Slurm program; None if it fails, is missing or hangs."""
-    done = run_program(*command)
-    return None if done is None or done.returncode != 0 else done.stdout
+def try_slurm(*command: str, timeout: float | None = None) -> str | None:
+    """`ask_slurm`; None if the program fails, is missing or does not answer."""
+    try:
+        return ask_slurm(*command, timeout=timeout)
+    except ValueError:
+        return None
 
 
-def run_program(
-    *command: str, timeout: float | None = None
-) -> subprocess.CompletedProcess[str] | None:
-    """Run a Slurm program to its end; None if it is missing or hangs.
+def ask_slurm(*command: str, timeout: float | None = None) -> str:
+    """The output of a Slurm program.
 
     Args:
         command: what is run.
         timeout: seconds; None is `ASK_SECONDS`.
-    """
-    try:
-        return run_to_end(command, timeout=timeout or ASK_SECONDS, env=for_slurm())
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
-def ask_slurm(*command: str) -> str:
-    """The output of a Slurm program.
 
     Raises:
         ValueError: it is missing, fails or does not answer.
     """
-    name = command[0]
+    name, seconds = command[0], timeout or ASK_SECONDS
     try:
-        done = run_to_end(command, timeout=ASK_SECONDS, env=for_slurm())
-    except FileNotFoundError:
+        done = run_to_end(command, timeout=seconds, env=for_slurm())
+    except OSError:
         raise ValueError(
             f"{name} is not here: run this where Slurm's commands are (a login node); "
             "a machine without Slurm has scheduler: none in the site file"
         ) from None
     except subprocess.TimeoutExpired:
         raise ValueError(
-            f"{name} has not answered for {ASK_SECONDS:g} s: Slurm's controller is "
+            f"{name} has not answered for {seconds:g} s: Slurm's controller is "
             "not reached; try `scontrol ping`, and again later"
         ) from None
     if done.returncode:
@@ -206,9 +196,9 @@ def read_partitions() -> dict[str | None, float]:
         Infinite if there is none. The default partition stands also under None. Empty
         if Slurm does not answer.
     """
-    done = run_program("scontrol", "--oneliner", "show", "partition", timeout=10.0)
+    said = try_slurm("scontrol", "--oneliner", "show", "partition", timeout=10.0)
     limits: dict[str | None, float] = {}
-    for partition in parse_lines(done.stdout if done else "", "PartitionName"):
+    for partition in parse_lines(said or "", "PartitionName"):
         limit = minutes_of(partition.get("MaxTime", ""))
         limits[partition["PartitionName"]] = limit
         if partition.get("Default") == "YES":

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rankbench.environ import for_srun
 from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.hosts.slurm import run_program
+from rankbench.launch.hosts.slurm import ask_slurm, try_slurm
 
 ASK_SECONDS = 2.0
 SUBMIT_SECONDS = 120.0
@@ -101,13 +101,13 @@ def submit(
     script.write_text(_SCRIPT)
     ours = (f"--array=0-{tasks - 1}", f"--output={logs}/task%a.log")
     command = ["sbatch", "--parsable", *ours, *options, str(script), *argv]
-    done = run_program(*command, timeout=SUBMIT_SECONDS)
-    if done is None:
-        print(f"sbatch is missing, or does not answer within {SUBMIT_SECONDS:g} s")
+    try:
+        said = ask_slurm(*command, timeout=SUBMIT_SECONDS)
+    except ValueError as error:
+        print(error, flush=True)
         return None
-    print(done.stderr, end="", file=sys.stderr, flush=True)
     # With several clusters, the name of the cluster follows the number.
-    return None if done.returncode else done.stdout.strip().partition(";")[0]
+    return said.strip().partition(";")[0]
 
 
 def _await(job: str, count: int, start_within: float) -> bool:
@@ -134,16 +134,16 @@ def look(job: str) -> list[dict[str, str]] | None:
 
     Tasks that have not started may be one entry: ArrayTaskId, JobState, Reason.
     """
-    done = run_program("scontrol", "--oneliner", "show", "job", job)
-    if done is None or done.returncode != 0:
+    said = try_slurm("scontrol", "--oneliner", "show", "job", job)
+    if said is None:
         return None
     fields = re.compile(r"\b(ArrayTaskId|JobState|Reason)=(\S+)")
-    return [dict(fields.findall(line)) for line in done.stdout.splitlines() if line]
+    return [dict(fields.findall(line)) for line in said.splitlines() if line]
 
 
 def cancel(job: str) -> None:
     """Remove the array from all hosts and from the queue."""
-    run_program("scancel", "--quiet", job)
+    try_slurm("scancel", "--quiet", job)
     deadline = time.monotonic() + GONE_AFTER
     while time.monotonic() < deadline:
         if not any(task["JobState"] in _ALIVE for task in look(job) or ()):

@@ -267,7 +267,10 @@ def describe(site: Facts, found: Facts) -> list[str]:
 
 
 def main(plan_file: Path, hosts_file: Path) -> int:
-    """0 without faults, else 1. The file of the hosts is removed: each check looks anew."""
+    """Return 0 without faults, else 1.
+
+    The file of the hosts is removed, so that the next check looks anew.
+    """
     plan, found = read_json(plan_file), read_json(hosts_file)
     hosts_file.unlink()
     site = plan["site"]

@@ -16,7 +16,7 @@ from rankbench.launch.hosts.slurm import (
     ask_slurm,
     minutes_of,
     parse_lines,
-    run_program,
+    try_slurm,
 )
 
 Fields = Mapping[str, str]
@@ -69,10 +69,10 @@ def ask_partitions() -> list[Partition]:
     partitions, hosts = ask_slurm(*show, "partition"), ask_slurm(*show, "node")
     asked = ("user=" + getpass.getuser(), "format=account")
     # Clusters without accounting have no accounts.
-    done = run_program(
+    said = try_slurm(
         "sacctmgr", "--noheader", "--parsable2", "show", "associations", *asked
     )
-    accounts = set(done.stdout.split()) if done and done.returncode == 0 else set()
+    accounts = set((said or "").split())
     groups = set()
     for number in os.getgroups():
         try:
