@@ -193,10 +193,12 @@ def make_spec(backend: str) -> LaunchSpec:
         options=LaunchOptions(time_limit=300),
         python=sys.executable,
         env=HUGE_PAGES,
-        experiment="images",
-        cell_id=cell_id,
-        cell_hash=cell.hash(),
-        code=describe_code(),
+        about={
+            "experiment": "images",
+            "cell_id": cell_id,
+            "cell_hash": cell.hash(),
+            "code": describe_code(),
+        },
     )
 
 

@@ -77,12 +77,8 @@ class LaunchSpec:
         own: kind of a variant -> the user's own file that defines it.
         seeds: those that a gate checks; empty means the seed of the cell.
         purpose: ``measure``, ``gate`` or ``profile``.
-        number: of the launch in its attempt.
-        wanted: launches of the attempt; the largest number, if a rule ends them.
-        repeats: how often a launch of its round may be repeated if it was disturbed.
-        rule: the rule that ends them; None if their number is fixed.
-        round: the launch's place in a round; None if the cell is measured alone.
-        gate: the result of the attempt's gate, for the record.
+        marks: of its row that are known before.
+        about: what its record says besides: cell, attempt, round, code.
     """
 
     directory: Path
@@ -104,20 +100,9 @@ class LaunchSpec:
     image: Mapping[str, Any] | None = None
     own: Mapping[str, Path] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
-    # For the record.
-    experiment: str = ""
-    cell_id: str = ""
-    cell_hash: str = ""
-    marks: list[str] = field(default_factory=list)
     purpose: str = MEASURE
-    attempt: int = 1
-    number: int = 1
-    wanted: int = 1
-    repeats: int = 0
-    rule: Mapping[str, Any] | None = None
-    round: Mapping[str, Any] | None = None
-    gate: Mapping[str, Any] | None = None
-    code: Mapping[str, Any] = field(default_factory=dict)
+    marks: list[str] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     # Where ranks and supervisor meet; it goes with the launch.
     work = Below("work", "directory")

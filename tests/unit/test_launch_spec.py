@@ -29,7 +29,7 @@ def test_its_file_says_all_of_it(tmp_path):
         image={"name": "gloo-cpu", "file": "i.sif", "recipe": "r", "sha256": None},
         own={"data": Path("/own/a.py")},
         seeds=[1, 2],
-        round={"seed": 1, "number": 2, "position": 3},
+        about={"round": {"seed": 1, "number": 2, "position": 3}},
     )
     spec.write()
     assert LaunchSpec.read(spec.file) == spec

@@ -35,7 +35,7 @@ from rankbench.record import (
     numbered,
     read_record,
 )
-from rankbench.stopping import LaunchHistory, StopReason, brief
+from rankbench.stopping import FIXED, LaunchHistory, StopReason, brief
 
 
 class Attempt:
@@ -194,19 +194,23 @@ class Attempt:
             binds=tuple(map(Path, site["binds"])),
             image=self.image,
             own=self.own,
-            experiment=plan.name,
-            cell_id=self.id,
-            cell_hash=planned.hash,
-            marks=list(planned.marks),
             purpose=series.purpose,
-            attempt=self.request.attempt,
-            number=number,
-            wanted=rule.at_most if series.purpose == MEASURE else 1,
-            repeats=self._repeats if series.purpose == MEASURE else 0,
-            rule=None if isinstance(said := rule.to_json(), int) else said,
-            round=turn,
-            gate=gates[-1] if gates else None,
-            code=self.code,
+            marks=list(planned.marks),
+            about={
+                "experiment": plan.name,
+                "cell_id": self.id,
+                "cell_hash": planned.hash,
+                "attempt": self.request.attempt,
+                "launch": number,
+                # The largest number, if a rule ends them.
+                "wanted": rule.at_most if series.purpose == MEASURE else 1,
+                # How often a launch of its round is repeated if it was disturbed.
+                "repeats": self._repeats if series.purpose == MEASURE else 0,
+                "code": self.code,
+                "gate": gates[-1] if gates else None,
+                **({} if rule.kind == FIXED else {"rule": rule.to_json()}),
+                **({} if turn is None else {"round": turn}),
+            },
         )
 
 

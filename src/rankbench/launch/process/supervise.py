@@ -157,7 +157,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         is_spread=spec.is_spread,
         job_ended=job_ended,
         in_image=spec.image is not None,
-        shares_job=spec.round is not None,
+        shares_job="round" in spec.about,
     )
     outcome = classify(ending)
     results: dict[str, Any] = {}
@@ -302,29 +302,19 @@ def begin_record(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Recor
         image = {key: spec.image[key] for key in ("name", "recipe", "sha256")}
     return {
         "schema": RECORD_VERSION,
-        "experiment": spec.experiment,
-        "cell_id": spec.cell_id,
-        "cell_hash": spec.cell_hash,
+        **spec.about,
         "cell": spec.cell.to_dict(),
         "shape": spec.shape.to_dict(),
-        "attempt": spec.attempt,
-        "launch": spec.number,
-        "wanted": spec.wanted,
-        "repeats": spec.repeats,
         "status": outcome.status,
         "reason": outcome.reason,
         "cause": outcome.cause,
         "started": started.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "marks": [*spec.marks, *([UNCLEAN_END] if outcome.parting else [])],
-        "code": dict(spec.code),
         "image": image,
         "job_id": job_id(),
         "purpose": spec.purpose,
-        "gate": None if spec.gate is None else dict(spec.gate),
         **({"parting": outcome.parting} if outcome.parting else {}),
-        **({} if spec.rule is None else {"rule": dict(spec.rule)}),
-        **({} if spec.round is None else {"round": dict(spec.round)}),
     }
 
 
