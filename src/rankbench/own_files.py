@@ -287,7 +287,19 @@ def fill_arguments(template: str, values: Mapping[str, Any]) -> list[str]:
         words = shlex.split(template)
     except ValueError as error:
         raise ValueError(f"args: {error} in {template!r}") from error
-    return ["".join(_fill(word, values)) for word in words]
+    filled = []
+    for word in words:
+        if unknown := placeholders(word) - values.keys():
+            raise ValueError(
+                f"args: unknown placeholder {{{min(unknown)}}} "
+                f"(known: {', '.join(sorted(values))})"
+            )
+        try:
+            filled.append(word.format_map(values))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            given = ", ".join(f"{n} is {values[n]!r}" for n in placeholders(word))
+            raise ValueError(f"args: {word}: {given} ({error})") from error
+    return filled
 
 
 def placeholders(template: str) -> set[str]:
@@ -302,27 +314,6 @@ def placeholders(template: str) -> set[str]:
         said = f"{error} in {template!r} (a brace is written twice)"
         raise ValueError(f"args: {said}") from error
     return {name for _, name, _, _ in parts if name is not None}
-
-
-def _fill(word: str, values: Mapping[str, Any]) -> list[str]:
-    unknown = placeholders(word) - values.keys()
-    if unknown:
-        raise ValueError(
-            f"args: unknown placeholder {{{min(unknown)}}} "
-            f"(known: {', '.join(sorted(values))})"
-        )
-    parts = []
-    for text, name, form, _ in string.Formatter().parse(word):
-        parts.append(text)
-        if name is None:
-            continue
-        try:
-            parts.append(format(values[name], form or ""))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"args: {{{name}:{form}}}: {name} is {values[name]!r} ({error})"
-            ) from error
-    return parts
 
 
 def count_samples(expression: str, values: Mapping[str, Any]) -> int:

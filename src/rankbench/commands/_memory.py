@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -115,13 +114,6 @@ def describe_estimate(found: Estimate) -> list[str]:
     return lines
 
 
-def _ranks_that_differ(cell: Cell, shape: Shape) -> list[int]:
-    """The ranks to try: of stages the first and the last one."""
-    # Ranks that each have a part of every layer are like rank 0.
-    alike = shape.replica_ranks == 1 or "sequence" in cell.options
-    return [0] if alike else [0, shape.ranks - 1]
-
-
 def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
     if not cells:
         return []
@@ -134,22 +126,22 @@ def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
                 for kind in ("strategy", "model", "data")
                 if (kind, getattr(cell, kind)) in run.own.files
             },
-            "ranks": _ranks_that_differ(cell, shape),
+            # Of stages the first and the last one. Ranks that each have a part of every
+            # layer are like rank 0.
+            "ranks": [0]
+            if shape.replica_ranks == 1 or "sequence" in cell.options
+            else [0, shape.ranks - 1],
         }
         for cell, shape in cells
     ]
-    # A pipe of its own would fill up with the warnings of libraries.
-    with tempfile.TemporaryFile("w+") as errors:
-        done = subprocess.run(
-            [sys.executable, "-m", "rankbench.rank.purposes.estimate"],
-            input=json.dumps(asked),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            check=False,
-        )
-        errors.seek(0)
-        said = errors.read().strip().splitlines() or [f"exit status {done.returncode}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rankbench.rank.purposes.estimate"],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ValueError(f"memory cannot be estimated: {said[-1]}")
     return [json.loads(line) for line in done.stdout.splitlines()]

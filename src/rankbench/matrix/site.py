@@ -105,17 +105,10 @@ class Site:
             ValueError: a fact is missing.
         """
         try:
-            native = facts["native"]
-            images = {
-                name: Software(**software) for name, software in facts["images"].items()
-            }
-            return cls.of_facts(
-                {
-                    **facts,
-                    "native": None if native is None else Software(**native),
-                    "images": images,
-                }
-            )
+            native, images = facts["native"], facts["images"].items()
+            inside = {name: Software(**software) for name, software in images}
+            here = native and Software(**native)
+            return cls.of_facts({**facts, "native": here, "images": inside})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a site of this version: {error!r}") from error
 
