@@ -121,9 +121,9 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
             f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
             "top what runs there, and end it"
         )
-    wanted = site["interface"]
-    if wanted is not None and not host["interfaces"].get(wanted):
-        there = [name for name, addresses in host["interfaces"].items() if addresses]
+    wanted, interfaces = site["interface"], host["interfaces"]
+    if wanted and interfaces is not None and not interfaces.get(wanted):
+        there = [name for name, addresses in interfaces.items() if addresses]
         yield (
             f"has no interface {wanted} that is up and has an address; it has "
             f"{', '.join(there) or 'none'}: correct interface in site.yaml"
@@ -242,7 +242,7 @@ def describe(site: Facts, found: Facts) -> list[str]:
     for host in found["hosts"]:
         interfaces = ", ".join(
             f"{name} {'/'.join(addresses)}"
-            for name, addresses in host["interfaces"].items()
+            for name, addresses in (host["interfaces"] or {}).items()
             if addresses
         )
         gpus = "none"
@@ -253,7 +253,7 @@ def describe(site: Facts, found: Facts) -> list[str]:
             f"  cores {host['cores']}, memory {host['memory_mib']} MiB, "
             f"/dev/shm {host['shm_mib']} MiB, "  # noqa: S108
             f"{host['scratch']} {host['scratch_mib']} MiB free",
-            f"  GPUs {gpus}; network {interfaces or 'none'}",
+            f"  GPUs {gpus}; network {interfaces or 'none found'}",
             f"  Python {host['python']}; {host['slurm'] or 'no Slurm'}; "
             f"{host['apptainer'] or 'no Apptainer'}; "
             f"/dev/fuse {'usable' if host['fuse'] else 'not usable'}",

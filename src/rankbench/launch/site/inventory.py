@@ -9,7 +9,6 @@ they connect to it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -17,7 +16,6 @@ import random
 import resource
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -65,9 +63,6 @@ _ASK_SECONDS = 30.0
 # Seconds that all hosts may take.
 _LOOK_SECONDS = 300.0
 _ADAPTERS, _VERBS = "/sys/class/infiniband/*", "/dev/infiniband/uverbs*"
-_IPV6, _GLOBAL = Path("/proc/net/if_inet6"), "00"
-# Of netdevice(7).
-_GET_FLAGS, _GET_ADDRESS, _IS_UP = 0x8913, 0x8915, 0x1
 
 Facts = dict[str, Any]
 
@@ -121,7 +116,8 @@ def _try_to_reach(
     names = [name for name in hosts.names if name in by_name]
     addresses = {}
     for name in names:
-        on_interface = by_name[name]["interfaces"].get(site["interface"]) or []
+        interfaces = by_name[name]["interfaces"] or {}
+        on_interface = interfaces.get(site["interface"]) or []
         views = (by_name[other]["names"].get(name) for other in names if other != name)
         seen = [address for view in views if view for address in view["addresses"]]
         addresses[name] = next(iter([*on_interface, *seen]), None)
@@ -230,24 +226,16 @@ def look(site: Facts, folder: Path) -> Facts:
     }
 
 
-def _interfaces() -> dict[str, list[str]]:
-    """Addresses of the interfaces that are up and have one, without loopback."""
-    found: dict[str, list[str]] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            asked = struct.pack("256s", name.encode())
-            flags = fcntl.ioctl(any_socket, _GET_FLAGS, asked)
-            if name != "lo" and struct.unpack("H", flags[16:18])[0] & _IS_UP:
-                with contextlib.suppress(OSError):
-                    answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
-                    found[name] = [socket.inet_ntoa(answer[20:24])]
-    with contextlib.suppress(OSError):
-        for line in _IPV6.read_text().splitlines():
-            address, _, _, scope, _, name = line.split()
-            if scope == _GLOBAL:
-                text = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))
-                found.setdefault(name, []).append(text)
-    return found
+def _interfaces() -> dict[str, list[str]] | None:
+    """Addresses of the interfaces that are up and have one; None without `ip`."""
+    said = _output("ip", "-json", "address", "show", "up", "scope", "global")
+    if said is None:
+        return None
+    return {
+        link["ifname"]: [entry["local"] for entry in link["addr_info"] if entry]
+        for link in json.loads(said)
+        if link
+    }
 
 
 def _resolve(host: str) -> Facts:
