@@ -74,18 +74,15 @@ class Terminal(Plain):
         self._live.start()
 
     def show(self, event: Event, state: State | None) -> None:
-        if event.kind == "ended" and event.record is not None:
-            self._count(event.record)
-            if event.record["status"] != "ok":
-                words = describe_event(event, state)
-                self.say(f"{event.cell.id}  {words}", warning=True)
-        elif event.kind == "said":
-            self.say(f"{event.cell.id}  {describe_event(event, None)}", warning=True)
-        elif event.kind == "done" and state is not None:
+        words, record = describe_event(event, state), event.record
+        if event.kind == "done" and state is not None:
             colour = _COLOURS.get(state.status, "red")
-            words = describe_event(event, state)
             line = Text.assemble((f"{state.status:<12}", colour), f"{event.cell.id}  ")
             self._live.console.print(line + Text(words.removeprefix(state.status)))
+        elif event.kind == "said" or (record and record["status"] != "ok"):
+            self.say(f"{event.cell.id}  {words}", warning=True)
+        if record:
+            self._count(record)
 
     def say(self, text: str, *, warning: bool = False) -> None:
         self._live.console.print(Text(text, style="yellow" if warning else ""))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankbench.launch_spec import MEASURE
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -70,7 +71,6 @@ class WatchedCell:
     done: bool = False
     begun: float | None = None
     _seen: set[Path] = field(default_factory=set)
-    _left: set[Path] = field(default_factory=set)
     _summary: int | None = None
 
     @property
@@ -121,9 +121,7 @@ class Watch:
             cell.id: Tail(layout.log(cell.id), from_end=True) for cell in self.cells
         }
         for cell in self.cells:
-            cell._seen = {place for _, place in self._launches(cell, ended=True)}
-            # A run that was killed leaves launches without a record.
-            cell._left = {place for _, place in self._launches(cell, ended=False)}
+            cell._seen = {place for _, place in self._launches(cell)}
             cell._summary = mtime_of(layout.summary(cell.id))
 
     def look(self) -> Iterator[Event]:
@@ -135,20 +133,18 @@ class Watch:
     def _look_at(self, cell: WatchedCell) -> Iterator[Event]:
         # Read before the records, because jobs write a summary after them.
         summary = mtime_of(self._layout.summary(cell.id))
-        for purpose, place in self._launches(cell, ended=True):
-            if place not in cell._seen:
-                cell._seen.add(place)
-                cell.launched += purpose == "launch"
-                record = read_json(place / "record.json")
-                yield Event(
-                    "ended", cell, self._name(cell, purpose, ended=True), record
-                )
-        open_now = [
-            purpose
-            for purpose, place in self._launches(cell, ended=False)
-            if place not in cell._left
-        ]
-        running = self._name(cell, open_now[-1]) if open_now else None
+        running = None
+        for purpose, place in self._launches(cell):
+            # A retried launch counts once more.
+            number = cell.launched + 1
+            name = f"launch {number} of {max(number, cell.wanted)}"
+            name = name if purpose == MEASURE else purpose
+            if not (place / "record.json").exists():
+                running = name
+                continue
+            cell._seen.add(place)
+            cell.launched += purpose == MEASURE
+            yield Event("ended", cell, name, read_json(place / "record.json"))
         if running and running != cell.running:
             cell.begun = cell.begun or time.monotonic()
             yield Event("begun", cell, running)
@@ -162,23 +158,12 @@ class Watch:
             cell.done, cell.running = True, None
             yield Event("done", cell)
 
-    def _launches(
-        self, cell: WatchedCell, *, ended: bool
-    ) -> Iterator[tuple[str, Path]]:
-        """Yield purpose and folder of each launch of all attempts."""
+    def _launches(self, cell: WatchedCell) -> Iterator[tuple[str, Path]]:
+        """Yield purpose and folder of each launch of all attempts that is new."""
         for attempt in self._layout.attempts(cell.id):
             place = self._layout.attempt(cell.id, attempt)
-            for purpose in (GATE, "launch", PROFILE):
-                folder = place if purpose == "launch" else place / purpose
+            folders = {GATE: place / GATE, MEASURE: place, PROFILE: place / PROFILE}
+            for purpose, folder in folders.items():
                 for number in numbered(folder):
-                    launch = folder / str(number)
-                    known = launch in cell._seen
-                    if (known or (launch / "record.json").exists()) == ended:
+                    if (launch := folder / str(number)) not in cell._seen:
                         yield purpose, launch
-
-    def _name(self, cell: WatchedCell, purpose: str, *, ended: bool = False) -> str:
-        if purpose != "launch":
-            return purpose
-        number = cell.launched + (0 if ended else 1)
-        # A retried launch counts once more.
-        return f"launch {number} of {max(number, cell.wanted)}"
