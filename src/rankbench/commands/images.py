@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from typing import Any
 
 from rankbench.commands._base import (
@@ -85,7 +84,7 @@ def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str
     module = [sys.executable, "-m", "rankbench.launch.images"]
     where = ["--image-dir", str(run.image_dir)]
     named = {name: run.known_images[name].given for name in names if run.known_images}
-    if given := {name: asdict(entry) for name, entry in named.items() if entry}:
+    if given := {name: entry for name, entry in named.items() if entry}:
         where += ["--given", json.dumps(given)]
     if arguments.test:
         return [*module, "test", *names, *where]

@@ -189,10 +189,11 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
         work.begin("verify")
         # Checked before a program in it runs.
         sha256 = hash_file(sif)
-        if image.given and image.given.sha256 not in (None, sha256):
+        given = image.given or {}
+        if (wanted := given.get("sha256", sha256)) != sha256:
             raise ValueError(
                 f"{sif} has the SHA-256 {sha256}, the key images: {image.name} says "
-                f"{image.given.sha256}: use the right file, or correct the key if you "
+                f"{wanted}: use the right file, or correct the key if you "
                 "trust this one"
             )
         facts = ask_facts(image, sif)
@@ -210,7 +211,7 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
             "recipe": image.recipe,
             "definition": image.promise["definition"] if image.definition else None,
             "inputs": image.inputs,
-            "source": image.given.source if image.given else None,
+            "source": given.get("source"),
             "state": image.state,
             "built": begun.isoformat(timespec="seconds"),
             "apptainer": run_to_end([program, "--version"]).stdout.strip(),
@@ -246,9 +247,9 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
 def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
     """Return the file of an image; it is at `beside` if it was made here."""
     image = work.image
-    if image.given and image.given.source:
+    if image.given and "source" in image.given:
         work.begin("pull")
-        work.follow(apptainer.pull(beside, image.given.source))
+        work.follow(apptainer.pull(beside, image.given["source"]))
         return beside
     if image.definition is None:
         if not image.file.exists():

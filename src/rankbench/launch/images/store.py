@@ -40,21 +40,6 @@ Sidecar = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class GivenImage:
-    """An image of a name that the site or the experiment gives, which is not built.
-
-    Attributes:
-        file: path of a SIF file, which is used in place; None if `source` is set.
-        source: URI with a digest, to pull the image from; None if `file` is set.
-        sha256: SHA-256 that the SIF file must have; None: any.
-    """
-
-    file: str | None = None
-    source: str | None = None
-    sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Image:
     """One image of this site.
 
@@ -70,7 +55,9 @@ class Image:
         file: the SIF file.
         sidecar: JSON file with facts about the SIF file.
         lock: file that the process holds that makes the image.
-        given: where a given image comes from; None if it is built.
+        given: where an image comes from that the site or the experiment names: its
+            ``file``, used in place, or a ``source``, a URI with a digest to pull it
+            from; and the ``sha256`` that the file must have, if any. None: it is built.
     """
 
     name: str
@@ -82,7 +69,7 @@ class Image:
     file: Path
     sidecar: Path
     lock: Path
-    given: GivenImage | None
+    given: Mapping[str, str] | None
 
     @property
     def definition(self) -> Path | None:
@@ -92,7 +79,7 @@ class Image:
     @property
     def state(self) -> list[Any] | None:
         """What differs for another file in the place of a given one; else None."""
-        if self.given is None or self.given.file is None or not self.file.exists():
+        if "file" not in (self.given or {}) or not self.file.exists():
             return None
         found = self.file.stat()
         return [str(self.file), found.st_size, found.st_mtime_ns]
@@ -181,11 +168,10 @@ def load_given(
     Args:
         containers: folder with `images.yaml`.
         image_dir: folder of the images.
-        given: name -> attributes of `GivenImage`.
+        given: name -> `Image.given`.
     """
     images = {}
     for name, entry in given.items():
-        own = GivenImage(**entry)
         file = image_dir / f"{name}.given.sif"
         images[name] = Image(
             name=name,
@@ -193,11 +179,11 @@ def load_given(
             promise={},
             containers=containers,
             inputs={},
-            recipe=_hash([SIDECAR_VERSION, own.source, own.sha256]),
-            file=Path(own.file) if own.file else file,
+            recipe=_hash([SIDECAR_VERSION, entry.get("source"), entry.get("sha256")]),
+            file=Path(entry.get("file", file)),
             sidecar=file.with_suffix(".json"),
             lock=image_dir / ".locks" / f"{name}.lock",
-            given=own,
+            given=entry,
         )
     return images
 
