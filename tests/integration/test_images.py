@@ -45,6 +45,7 @@ class Images:
     prefix: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     umask: int = -1
+    given: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def dir(self) -> Path:
@@ -52,11 +53,11 @@ class Images:
 
     def run(self, *arguments: str, mirror: str = "") -> subprocess.CompletedProcess:
         """`python -m rankbench.launch.images`, as the ordinary user."""
-        command = [sys.executable, "-m", "rankbench.launch.images", *arguments]
-        command += ["--containers", "containers"]
-        if arguments[0] == "build":
-            command += ["--mirror", mirror or self.mirror]
-        return self.start(command)
+        settings = {"containers": "containers", "images": self.given}
+        settings |= {"debian_mirror": mirror or self.mirror}
+        module = [sys.executable, "-m", "rankbench.launch.images"]
+        said = ["--settings", json.dumps(settings)]
+        return self.start([*module, *arguments, *said])
 
     def start(self, command: list[str]) -> subprocess.CompletedProcess:
         return subprocess.run(
@@ -260,17 +261,17 @@ def test_promise_that_is_not_kept(built):
     assert "torch: promised 2.6.0, found 2.13.0+cpu" in said
 
 
-def give(built: Images, root: Path, **given: str) -> tuple[Images, list[str]]:
-    """A folder of images, and the option that gives it an image of `built`."""
+def give(built: Images, root: Path, **given: str) -> Images:
+    """A folder of images that has one of `built` under the name `own`."""
     root.mkdir()
     images = make_images(root, built.user)
-    entry = {"file": str(built.dir / "gloo-cpu.sif"), **given}
-    return images, ["own", "--given", json.dumps({"own": entry})]
+    images.given = {"own": {"file": str(built.dir / "gloo-cpu.sif"), **given}}
+    return images
 
 
 def test_given_image_is_probed_where_it_lies(built):
-    images, given = give(built, built.root / "given")
-    done = images.run("build", *given)
+    images = give(built, built.root / "given")
+    done = images.run("build", "own")
     assert done.returncode == 0, done.stdout
     known = json.loads((images.dir / "own.given.json").read_text())
     assert known["definition"] is None
@@ -281,26 +282,26 @@ def test_given_image_is_probed_where_it_lies(built):
     assert facts["programs"]["mpirun"]
     assert not facts["programs"]["deepspeed"]
     assert not (images.dir / "own.given.sif").exists()
-    assert images.run("test", *given).returncode == 0
+    assert images.run("test", "own").returncode == 0
 
 
 def test_given_image_with_another_digest(built):
-    images, given = give(built, built.root / "other", sha256=64 * "0")
-    said = images.fails("build", *given)
+    images = give(built, built.root / "other", sha256=64 * "0")
+    said = images.fails("build", "own")
     assert f"the key images: own says {64 * '0'}" in said
     assert not (images.dir / "own.given.json").exists()
 
 
 def test_a_given_file_that_is_not_there(built):
     file = built.root / "nowhere.sif"
-    images, given = give(built, built.root / "nowhere", file=str(file))
-    assert f"{file} is missing: correct the key images" in images.fails("build", *given)
+    images = give(built, built.root / "nowhere", file=str(file))
+    assert f"{file} is missing: correct the key images" in images.fails("build", "own")
 
 
 @pytest.mark.parametrize("fault", ["text", "arm64", "torch"])
 def test_a_file_that_ranks_cannot_run_in(built, fault):
     file = built.root / f"{fault}.sif"
-    images, given = give(built, built.root / fault, file=str(file))
+    images = give(built, built.root / fault, file=str(file))
     if fault == "text":
         file.write_text("no image")
     elif fault == "arm64":
@@ -320,7 +321,7 @@ def test_a_file_that_ranks_cannot_run_in(built, fault):
         done = images.start(make)
         assert done.returncode == 0, done.stdout
         shutil.move(images.dir / "bare.sif", file)
-    said = images.fails("build", *given)
+    said = images.fails("build", "own")
     why = rf"image own: verify failed after \d+ s: rankbench cannot look into {file}: "
     assert re.search(why, said)
     assert {"text": "image", "arm64": "arm64", "torch": "No module named 'torch'"}[
@@ -435,12 +436,13 @@ def pack(folder: Path) -> bytes:
     return packed.getvalue()
 
 
-def pulling(built: Images, source: str) -> tuple[Images, list[str]]:
-    """A folder of images, and the option that gives it the image of this source."""
+def pulling(built: Images, source: str) -> Images:
+    """A folder of images that has that of this source under the name `own`."""
     images = make_images(built.root / f"pull-{time.monotonic_ns()}", built.user)
     cache = images.root / "cache"
     images.env = {"APPTAINER_NOHTTPS": "true", "APPTAINER_CACHEDIR": str(cache)}
-    return images, ["own", "--given", json.dumps({"own": {"source": source}})]
+    images.given = {"own": {"source": source}}
+    return images
 
 
 @pytest.mark.equipment
@@ -449,10 +451,10 @@ def test_an_image_is_pulled_by_its_digest_and_probed(built, registry):
     sif = str(built.dir / "gloo-cpu.sif")
     done = built.start(["apptainer", "build", "--sandbox", str(unpacked), sif])
     assert done.returncode == 0, done.stdout
-    images, given = pulling(built, registry.push("group/own", pack(unpacked)))
+    images = pulling(built, registry.push("group/own", pack(unpacked)))
     # Habit of a user, whose images others shall read.
     images.umask = 0o077
-    done = images.run("build", *given)
+    done = images.run("build", "own")
     assert done.returncode == 0, done.stdout
     files = " ".join(str(images.dir / f"own.given.{end}") for end in ("sif", "json"))
     assert f"other users cannot read it (umask): chmod o+r {files}" in done.stdout
@@ -474,8 +476,8 @@ def test_pulls_that_fail_say_why_and_leave_nothing(built, registry, tmp_path, fa
         registry.halve()
     else:
         source = source.replace(registry.address, "127.0.0.1:1")
-    images, given = pulling(built, source)
-    said = images.fails("build", *given)
+    images = pulling(built, source)
+    said = images.fails("build", "own")
     assert re.search(r"image own: pull failed after \d+ s: ", said)
     assert {
         "digest": "manifest unknown",
@@ -489,12 +491,12 @@ def test_pulls_that_fail_say_why_and_leave_nothing(built, registry, tmp_path, fa
 @pytest.mark.equipment
 def test_a_pull_that_fills_the_disk(built, registry, tmp_path, small_disk):
     (tmp_path / "file").write_bytes(os.urandom(64 * 2**20))
-    images, given = pulling(built, registry.push("own", pack(tmp_path)))
+    images = pulling(built, registry.push("own", pack(tmp_path)))
     images.env |= {
         "APPTAINER_TMPDIR": str(small_disk),
         "APPTAINER_CACHEDIR": str(small_disk / "cache"),
     }
-    said = images.fails("build", *given)
+    said = images.fails("build", "own")
     assert "pull failed" in said
     assert "the disk is full: make room" in said
 
@@ -579,7 +581,8 @@ def test_disk_that_fills_up(images, small_disk):
         "build.SPACE = {'cpu': (0, 0)}; sys.exit(__main__.main())"
     )
     command = [sys.executable, "-c", patient, "build", "gloo-cpu"]
-    done = images.start([*command, "--mirror", images.mirror])
+    settings = json.dumps({"debian_mirror": images.mirror})
+    done = images.start([*command, "--settings", settings])
     assert done.returncode == 1
     assert "bootstrap failed" in done.stdout
     assert f"the disk of {small_disk} was full: make room" in done.stdout

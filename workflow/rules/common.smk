@@ -1,6 +1,7 @@
 # Reads the experiment and the site once. The main process makes and writes the plan, unless
 # `rankbench run` has done so; jobs read it. A dry run writes nothing.
 import gc
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from snakemake.exceptions import WorkflowError
 from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
 from rankbench.launch.hosts.slurm_resources import check_resources
+from rankbench.launch.images.store import SETTINGS
 from rankbench.project import begin, has_begun, make_preview, open_run, reopen_run
 from rankbench.project.jobs import (
     job_files,

@@ -23,14 +23,10 @@ rule image:
     localrule: True
     params:
         python=sys.executable,
-        images=str(RUN.image_dir),
-        mirror=RUN.plan.site["debian_mirror"],
-        torch_index=RUN.plan.site["torch_index"],
-        key=["--key", key] if (key := RUN.plan.site["image_key"]) else [],
+        settings=json.dumps({key: RUN.plan.site[key] for key in SETTINGS}),
     message:
         "making the image {wildcards.image}"
     # exec, so that a signal to Snakemake's child ends the build.
     shell:
         "exec {params.python:q} -m rankbench.launch.images build {wildcards.image:q}"
-        " --image-dir {params.images:q} --mirror {params.mirror:q}"
-        " --torch-index {params.torch_index:q} {params.key:q} --log {log:q}"
+        " --settings {params.settings:q} --log {log:q}"

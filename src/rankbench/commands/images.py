@@ -17,6 +17,7 @@ from rankbench.commands._execute import run_target
 from rankbench.commands._options import command, print_json
 from rankbench.failures import IMAGE
 from rankbench.launch.images.store import (
+    SETTINGS,
     Image,
     choose_images,
     load_images,
@@ -81,19 +82,16 @@ def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str
     if not arguments.name and not arguments.test and not arguments.force:
         require_workflow(run)
         return argv_for(arguments, targets=["images"])
+    settings = {key: run.plan.site[key] for key in SETTINGS}
+    settings["images"] = {
+        name: run.known_images[name].given
+        for name in names
+        if name in run.known_images and run.known_images[name].given
+    }
     module = [sys.executable, "-m", "rankbench.launch.images"]
-    where = ["--image-dir", str(run.image_dir)]
-    named = {name: run.known_images[name].given for name in names if run.known_images}
-    if given := {name: entry for name, entry in named.items() if entry}:
-        where += ["--given", json.dumps(given)]
-    if arguments.test:
-        return [*module, "test", *names, *where]
-    mirror = ["--mirror", run.plan.site["debian_mirror"]]
-    mirror += ["--torch-index", run.plan.site["torch_index"]]
-    if key := run.plan.site["image_key"]:
-        mirror += ["--key", key]
+    action = [*module, "test" if arguments.test else "build", *names]
     force = ["--force"] if arguments.force else []
-    return [*module, "build", *names, *where, *mirror, *force]
+    return [*action, "--settings", json.dumps(settings), *force]
 
 
 def _describe(image: Image) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rankbench.assets import find_asset
 from rankbench.failures import IMAGE, Need, note_attempt
@@ -23,21 +25,38 @@ from rankbench.launch.images.verify import ask_facts, check_sif, prove
 
 def main() -> int:
     """Return 0 on success, 1 if an image failed, 2 on bad input, 130 if interrupted."""
-    arguments = _parse()
+    parser = argparse.ArgumentParser(prog="python -m rankbench.launch.images")
+    parser.add_argument("action", choices=("build", "test"))
+    parser.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
+    parser.add_argument(
+        "--settings",
+        type=json.loads,
+        default={},
+        help="in JSON: keys of a site file, its images that are not built, and "
+        "containers, the folder of the definitions",
+    )
+    parser.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
+    parser.add_argument("--force", action="store_true", help="even if up to date")
+    arguments = parser.parse_args()
+    settings = arguments.settings
     # Clean up after SIGTERM as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        image_dir = Path(os.path.abspath(arguments.image_dir))
-        containers = Path(os.path.abspath(arguments.containers))
+        image_dir = Path(os.path.abspath(settings.get("image_dir", "images")))
+        containers = Path(settings.get("containers", find_asset("containers")))
+        containers = Path(os.path.abspath(containers))
         known = load_images(containers, image_dir)
-        known |= load_given(containers, image_dir, arguments.given)
+        known |= load_given(containers, image_dir, settings.get("images", {}))
         images = choose_images(known, arguments.name)
     except (ValueError, OSError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 2
     try:
         for image in images.values():
-            arguments.command(image, arguments)
+            if arguments.action == "test":
+                test(image)
+            else:
+                build(image, settings, arguments.log, force=arguments.force)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -46,19 +65,21 @@ def main() -> int:
     return 0
 
 
-def build(image: Image, arguments: argparse.Namespace) -> None:
+def build(
+    image: Image, settings: Mapping[str, Any], log: Path | None, *, force: bool
+) -> None:
     """Build or pull an image that is missing or out of date."""
-    log = arguments.log or image.sidecar.with_suffix(".log")
-    wanted = Need(IMAGE, image.name)
+    log = log or image.sidecar.with_suffix(".log")
+    wanted, key = Need(IMAGE, image.name), settings.get("image_key")
     try:
         make_image(
             image,
-            mirror=arguments.mirror,
-            torch_index=arguments.torch_index,
+            mirror=settings.get("debian_mirror", "auto"),
+            torch_index=settings.get("torch_index", "auto"),
             log_path=log,
             tell=_tell,
-            force=arguments.force,
-            key=arguments.key,
+            force=force,
+            key=key and Path(key),
         )
     except (ValueError, OSError) as error:
         # The message names image and log itself.
@@ -71,7 +92,7 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
         note_attempt(wanted, None, log)
 
 
-def test(image: Image, arguments: argparse.Namespace) -> None:
+def test(image: Image) -> None:
     """Compare the file of an image with its sidecar, and test its promises."""
     known = check_sif(image)
     if image.given:
@@ -84,39 +105,6 @@ def test(image: Image, arguments: argparse.Namespace) -> None:
         return
     prove(image, image.file, Work(image, sys.stdout, _tell).follow)
     print(f"{image.name}: {image.file} equals the built file, and keeps its promises")
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m rankbench.launch.images")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (build, test):
-        sub = commands.add_parser(command.__name__, help=command.__doc__)
-        sub.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
-        sub.add_argument("--image-dir", type=Path, default=Path("images"))
-        sub.add_argument(
-            "--containers",
-            type=Path,
-            default=find_asset("containers"),
-            help="folder of the definitions (rankbench's own)",
-        )
-        sub.add_argument(
-            "--given",
-            type=json.loads,
-            default={},
-            help="images that are not built, in JSON: name -> {file} or {source}",
-        )
-        sub.set_defaults(command=command)
-        if command is build:
-            sub.add_argument("--mirror", default="auto", help="Debian mirror (apt's)")
-            sub.add_argument(
-                "--torch-index",
-                default="auto",
-                help="index for torch if pip's have none; off: none (PyTorch's own)",
-            )
-            sub.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
-            sub.add_argument("--key", type=Path, help="private key (PEM) that signs")
-            sub.add_argument("--force", action="store_true", help="even if up to date")
-    return parser.parse_args()
 
 
 def _tell(text: str) -> None:

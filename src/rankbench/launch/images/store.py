@@ -36,6 +36,9 @@ SOURCES = "sources.txt"
 # What flock answers on file systems without locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
+# Keys of a site file that say how and where images are made.
+SETTINGS = ("image_dir", "debian_mirror", "torch_index", "image_key")
+
 Sidecar = dict[str, Any]
 
 
