@@ -136,7 +136,7 @@ def test_cells_of_one_job_take_turns_on_all_of_its_hosts(tables):
     assert sorted(hosts) == [["node1"], ["node2"]]
     assert {record["round"]["devices"] for record in records[ONE]} == {2}
     said = tables["experiment"]["said"]
-    assert "1 jobs; the longest may take" in said
+    assert "1 job; the longest may take" in said
     assert "on 2 hosts: experiment" in said
     assert "device-hours at most, idle hosts included, by allocation: cell " in said
 

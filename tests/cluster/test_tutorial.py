@@ -102,7 +102,7 @@ def test_job_has_what_its_cells_need(site, walk):
     site_file = (site.project.root / "slurm_profile/site.yaml").read_text()
     (memory,) = re.findall(r"^memory: (\d+)$", site_file, re.MULTILINE)
     preview = walk[f"rankbench run {NAME}.yaml -n"]
-    (minutes,) = re.findall(r"1 jobs; the longest may take (\d+) ", preview)
+    (minutes,) = re.findall(r"1 job; the longest may take (\d+) ", preview)
     for expected in ("NumNodes=2", "Requeue=0", f"MinMemoryNode={memory}M"):
         assert expected in known
     assert f"TimeLimit=00:{int(minutes):02}:00" in known

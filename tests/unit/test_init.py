@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -161,3 +162,17 @@ def test_init_writes_a_profile_for_hosts(tmp_path, cli):
 def test_init_refuses_hosts_that_are_none(tmp_path, cli, words, said):
     assert said in cli("init", tmp_path / "bench", "--ssh", *words, status=2).err
     assert not (tmp_path / "bench").exists()
+
+
+def test_help_needs_no_package_of_an_extra():
+    """A wheel without extras has none of these."""
+    code = (
+        "import sys\n"
+        "for name in ('scipy', 'pandas', 'seaborn', 'jinja2', 'snakemake', 'torch'):\n"
+        "    sys.modules[name] = None\n"
+        "from rankbench.cli import main\n"
+        "main(['--help'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "measure an experiment, and print its table" in done.stdout

@@ -12,10 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rankbench.record import Layout, read_json
-from rankbench.results.advice.words import in_brief, in_sentences, to_lines
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.text import Grid, Note, show_estimate
-from rankbench.results.numbers.statistics import Estimate
 
 WIDTH = 120  # if the output is not a terminal
 
@@ -88,6 +86,10 @@ def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
 
 def print_brief(answer: Mapping[str, Any]) -> None:
     """Print an answer, as `answer.json` has it, in at most fifteen lines."""
+    # The list of commands needs no package of the results, and neither do the others
+    # below that print numbers.
+    from rankbench.results.advice.words import in_brief, to_lines
+
     print(*to_lines(in_brief(dict(answer))), sep="\n")
 
 
@@ -104,6 +106,8 @@ def print_details(
         cells: all ids of the plan; short names leave out what they share.
         only: terms to print; None for all.
     """
+    from rankbench.results.advice.words import in_sentences
+
     workloads = answer["workloads"]
     shown: dict[str, Any] = {**answer, "workloads": workloads[:_MOST_WORKLOADS]}
     notes = [n for n in in_sentences(shown) if only is None or n.term in only]
@@ -211,6 +215,8 @@ def _width(heading: str, texts: Sequence[str]) -> int:
 
 def show_value(row: Row, column: str, factor: float = 1.0) -> str:
     """Return value and interval as all documents do: ``1180 [1010, 1270]``."""
+    from rankbench.results.numbers.statistics import Estimate
+
     if not row.get(column):
         return ""
     value, low, high = (

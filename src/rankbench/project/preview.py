@@ -149,10 +149,10 @@ class Preview:
         if self.jobs:
             longest = max(self.jobs, key=lambda name: self.jobs[name]["minutes"])
             nodes, minutes = (self.jobs[longest][key] for key in ("nodes", "minutes"))
+            jobs = f"{len(self.jobs)} job" + ("s" if len(self.jobs) > 1 else "")
             hosts = f"{nodes} host" + ("s" if nodes > 1 else "")
             lines.append(
-                f"{len(self.jobs)} jobs; the longest may take {minutes} minutes on "
-                f"{hosts}: {longest}"
+                f"{jobs}; the longest may take {minutes} minutes on {hosts}: {longest}"
             )
         if self.too_long:
             lines.append(f"too long: {self.too_long}")
