@@ -44,7 +44,7 @@ CELL_GLOB = f"results/{NAME}/records/*/*/*/record.json"
 CONNECT = """
 import sys, time
 from pathlib import Path
-from rankbench.launch.hosts.base import Needs
+from rankbench.launch.hosts.base import Needs, Waiting
 from rankbench.launch.hosts.ssh import SshHosts, bring
 from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.launch.process.command import SOURCE
@@ -56,7 +56,7 @@ needs = Needs(source=SOURCE, code=rank_code_hash(), data_dir=data,
 say = lambda line: print(line, file=sys.stderr)
 begun = time.monotonic()
 nodes = len(site["hosts"])
-with SshHosts.open(site, nodes, needs, say=say, told_to_stop=lambda: None) as found:
+with SshHosts.open(site, nodes, needs, Waiting(say, lambda: None)) as found:
     print(time.monotonic() - begun)
     for session in found.sessions:
         begun = time.monotonic()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rankbench.launch.hosts.base import machine_to_itself
+from rankbench.launch.hosts.base import Waiting, machine_to_itself
 from rankbench.launch.hosts.ssh_agent import take_lock
 
 pytestmark = pytest.mark.unit
@@ -91,10 +91,10 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(name):
         assert answer(holder) == "held"
         with (
             pytest.raises(KeyboardInterrupt),
-            machine_to_itself(name, say=said.append, told_to_stop=stop),
+            machine_to_itself(Waiting(said.append, stop), name),
         ):
             pytest.fail("it is not held")
     assert said == ["  waiting: another measurement runs on this machine"]
-    with machine_to_itself(name, say=said.append, told_to_stop=stop):
+    with machine_to_itself(Waiting(said.append, stop), name):
         assert take_lock(name) is None
     assert len(said) == 1

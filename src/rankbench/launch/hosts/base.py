@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rankbench.environ import job_id
 from rankbench.launch.hosts.ssh_agent import take_lock
@@ -47,6 +47,18 @@ class Needs:
     images: Mapping[str, str] = field(default_factory=dict)
     own: Sequence[Path] = ()
     native: bool
+
+
+class Waiting(NamedTuple):
+    """How a job waits for its hosts.
+
+    Attributes:
+        say: gets lines of progress.
+        heed: raises if waiting must end.
+    """
+
+    say: Callable[[str], None]
+    heed: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +126,7 @@ class Hosts(ABC):
     @classmethod
     @contextmanager
     def open(
-        cls,
-        site: Mapping[str, Any],
-        nodes: int,
-        needs: Needs,
-        *,
-        say: Callable[[str], None],
-        told_to_stop: Callable[[], None],
+        cls, site: Mapping[str, Any], nodes: int, needs: Needs, waiting: Waiting
     ) -> Iterator[Self]:
         """A context in which a job has its hosts, and nothing else measures there.
 
@@ -128,13 +134,12 @@ class Hosts(ABC):
             site: of the plan.
             nodes: the most hosts that a launch uses.
             needs: what must be on the hosts.
-            say: gets lines of progress.
-            told_to_stop: raises if waiting must end.
+            waiting: how to wait for them.
 
         Raises:
             ValueError: the job lacks hosts, or one of them cannot be used.
         """
-        with machine_to_itself(say=say, told_to_stop=told_to_stop):
+        with machine_to_itself(waiting):
             yield cls.find(nodes)
 
     @classmethod
@@ -297,25 +302,19 @@ def choose_port(owner: int, serial: int) -> int:
 
 
 @contextmanager
-def machine_to_itself(
-    name: str | None = None,
-    *,
-    say: Callable[[str], None],
-    told_to_stop: Callable[[], None],
-) -> Iterator[None]:
+def machine_to_itself(waiting: Waiting, name: str | None = None) -> Iterator[None]:
     """Wait for this user's other measurements on this machine, then hold the lock.
 
     Args:
+        waiting: how to wait.
         name: of the lock; None is that of this user.
-        say: gets a line of progress.
-        told_to_stop: raises if waiting must end.
     """
     told = False
     while (held := take_lock(name)) is None:
         if not told:
-            say("  waiting: another measurement runs on this machine")
+            waiting.say("  waiting: another measurement runs on this machine")
             told = True
-        told_to_stop()
+        waiting.heed()
         time.sleep(ASK_SECONDS)
     with held:
         yield

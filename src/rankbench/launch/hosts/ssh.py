@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rankbench.environ import for_ssh
-from rankbench.launch.hosts.base import Hosts, Needs, Step, choose_port
+from rankbench.launch.hosts.base import Hosts, Needs, Step, Waiting, choose_port
 from rankbench.launch.hosts.ssh_agent import version_of
 from rankbench.launch.hosts.ssh_session import LostHost, Session
 
@@ -59,27 +59,21 @@ class SshHosts(Hosts):
     @classmethod
     @contextmanager
     def open(
-        cls,
-        site: _Site,
-        nodes: int,
-        needs: Needs,
-        *,
-        say: Callable[[str], None],
-        told_to_stop: Callable[[], None],
+        cls, site: _Site, nodes: int, needs: Needs, waiting: Waiting
     ) -> Iterator[Self]:
         listed = site["hosts"][:nodes]
         with ExitStack() as stack:
-            found, faults = _connect(stack, site, listed, needs, told_to_stop)
+            found, faults = _connect(stack, site, listed, needs, waiting.heed)
             faults += _differing_images(found, needs) if site["shared"] else []
             if faults:
                 raise ValueError("hosts in site.yaml: " + "; ".join(faults))
             # In the same order everywhere, so that two runs never wait for each other.
             # The agents hold the locks, since this machine need not be a host.
             for session in sorted(found, key=lambda session: session.name):
-                _lock(session, say, told_to_stop)
+                _lock(session, waiting)
             if not site["shared"]:
                 for session in found:
-                    bring(session, needs, say)
+                    bring(session, needs, waiting.say)
             yield cls(found, shared=site["shared"])
 
     @classmethod
@@ -141,7 +135,7 @@ def _connect(
     site: _Site,
     listed: Sequence[Mapping[str, Any]],
     needs: Needs,
-    told_to_stop: Callable[[], None],
+    heed: Callable[[], None],
 ) -> tuple[list[Session], list[str]]:
     """Connect to all hosts at the same time; those without a fault, and the faults."""
     if shutil.which("ssh") is None:
@@ -169,9 +163,9 @@ def _connect(
         opened.append(session)
     usable, faults = [], []
     for session in opened:
-        told_to_stop()
+        heed()
         try:
-            facts = session.get_first(told_to_stop)
+            facts = session.get_first(heed)
         except LostHost as error:
             faults.append(str(error))
             continue
@@ -264,19 +258,17 @@ def _differing_images(
     return faults
 
 
-def _lock(
-    session: Session,
-    say: Callable[[str], None],
-    told_to_stop: Callable[[], None],
-) -> None:
+def _lock(session: Session, waiting: Waiting) -> None:
     """Wait for this user's other measurements on a host, then hold its lock."""
     session.send(do="lock")
     while True:
         message = session.get(timeout=0.5)
         if message is None:
-            told_to_stop()
+            waiting.heed()
         elif message.get("busy"):
-            say(f"  waiting: another measurement runs on the host {session.name}")
+            waiting.say(
+                f"  waiting: another measurement runs on the host {session.name}"
+            )
         elif message.get("locked"):
             return
 

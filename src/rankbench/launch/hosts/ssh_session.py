@@ -196,18 +196,18 @@ class Session:
         self._awaits_answer &= message is None
         return message
 
-    def get_first(self, told_to_stop: Callable[[], None]) -> Message:
+    def get_first(self, heed: Callable[[], None]) -> Message:
         """Return the first message, for which the host has `ANSWER_SECONDS`.
 
         Args:
-            told_to_stop: raises if waiting must end.
+            heed: raises if waiting must end.
 
         Raises:
             LostHost: the connection has ended, or no message came in time.
         """
         deadline = time.monotonic() + ANSWER_SECONDS
         while (message := self.get(timeout=0.5)) is None:
-            told_to_stop()
+            heed()
             if time.monotonic() > deadline:
                 self._said.append(f"no answer within {ANSWER_SECONDS:g} s")
                 raise LostHost(self._explain())

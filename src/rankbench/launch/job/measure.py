@@ -7,10 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rankbench.failures import explain_failures, find_needs
-from rankbench.launch.hosts.base import Needs, hosts_of, machine_to_itself
+from rankbench.launch.hosts.base import Needs, Waiting, hosts_of, machine_to_itself
 from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Choose, Rounds, Say
@@ -158,16 +157,13 @@ def _open_hosts(
         ValueError: it lacks what a cell needs, or a host cannot be used.
     """
     site, experiment = plan.site, plan.experiment
-    waiting: dict[str, Any] = {
-        "say": partial(say, attempts[0].id),
-        "told_to_stop": stop.heed,
-    }
+    waiting = Waiting(partial(say, attempts[0].id), stop.heed)
     if is_array(find_launcher(attempts[0].cell.launcher)):
         # Few jobs need them.
         from rankbench.launch.hosts.slurm import comment_of
         from rankbench.launch.hosts.slurm_resources import plan_array
 
-        with machine_to_itself(**waiting):
+        with machine_to_itself(waiting):
             yield (
                 lambda attempt, _: plan_array(
                     attempt.cell,
@@ -193,7 +189,7 @@ def _open_hosts(
         native=len(images) < len(attempts),
     )
     nodes = max(attempt.shape.nodes for attempt in attempts)
-    with hosts_of(site).open(site, nodes, needs, **waiting) as hosts:
+    with hosts_of(site).open(site, nodes, needs, waiting) as hosts:
         processes.spared.update(hosts.helpers)
         if len(attempts) == 1:
             # All launches are on the same hosts.
