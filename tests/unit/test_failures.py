@@ -123,13 +123,14 @@ def test_an_image_that_cannot_be_built(layout, tmp_path, monkeypatch):
     log = tmp_path / "gloo.log"
     fails = True
 
-    def make(image: Any, **_: Any) -> None:
+    def make(image: Any, *_: Any, **__: Any) -> None:
         if fails:
             said = "fetch failed after 2 s:\n  no such wheel"
             raise ValueError(f"image {image.name}: {said}\n  log: {log}")
 
     monkeypatch.setattr(images, "make_image", make)
-    build = ["images", "build", "gloo-cpu", "--image-dir", str(tmp_path)]
+    settings = json.dumps({"image_dir": str(tmp_path)})
+    build = ["images", "build", "gloo-cpu", "--settings", settings]
     monkeypatch.setattr(sys, "argv", [*build, "--log", str(log)])
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
     # In a run, the jobs of cells read why; by hand, the exit status says it.

@@ -66,8 +66,8 @@ def pretend_built(image: Image, content: bytes = b"an image") -> None:
 
 def make(image: Image, tell: Callable[[str], object] = print) -> Any:
     """Make an image where no mirror answers."""
-    log, mirror = image.file.with_name("log"), "http://localhost:1"
-    return make_image(image, mirror=mirror, torch_index="off", log_path=log, tell=tell)
+    settings = {"debian_mirror": "http://localhost:1", "torch_index": "off"}
+    return make_image(image, tell, settings, image.file.with_name("log"))
 
 
 def test_names_and_places(containers, image_dir):

@@ -456,11 +456,7 @@ def add_given(
             # Needs spython, which a native site has not.
             from rankbench.launch.images.build import make_image
 
-            make_image(
-                image,
-                log_path=image.sidecar.with_suffix(".log"),
-                tell=lambda line: print(line, file=sys.stderr, flush=True),
-            )
+            make_image(image, lambda line: print(line, file=sys.stderr, flush=True))
     here = _gpus_of_ranks(site.to_dict())
     software = {**site.images, **_software_in(found, site.cuda_devices, here)}
     return replace(site, images=software), {**images, **found}

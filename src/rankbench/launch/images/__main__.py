@@ -70,17 +70,9 @@ def build(
 ) -> None:
     """Build or pull an image that is missing or out of date."""
     log = log or image.sidecar.with_suffix(".log")
-    wanted, key = Need(IMAGE, image.name), settings.get("image_key")
+    wanted = Need(IMAGE, image.name)
     try:
-        make_image(
-            image,
-            mirror=settings.get("debian_mirror", "auto"),
-            torch_index=settings.get("torch_index", "auto"),
-            log_path=log,
-            tell=_tell,
-            force=force,
-            key=key and Path(key),
-        )
+        make_image(image, _tell, settings, log, force=force)
     except (ValueError, OSError) as error:
         # The message names image and log itself.
         said = str(error).removeprefix(f"image {image.name}: ")

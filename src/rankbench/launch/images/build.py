@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -127,13 +127,11 @@ class Work:
 
 def make_image(
     image: Image,
-    *,
-    mirror: str = "auto",
-    torch_index: str = "auto",
-    log_path: Path,
     tell: Callable[[str], None],
+    settings: Mapping[str, Any] | None = None,
+    log_path: Path | None = None,
+    *,
     force: bool = False,
-    key: Path | None = None,
 ) -> Sidecar:
     """Build or pull an image, look into it, and move it to its place.
 
@@ -142,17 +140,18 @@ def make_image(
 
     Args:
         image: from `store.load_images`.
-        mirror: site key `debian_mirror`.
-        torch_index: site key `torch_index`.
-        log_path: file for the output of all steps.
         tell: receives a line for each step.
+        settings: keys of a site file, of `store.SETTINGS`; an image that is built here
+            is signed by its `image_key`.
+        log_path: file for the output of all steps; None: beside the image.
         force: whether to make the image even if it is up to date.
-        key: signs an image that is built here; None: it is not signed.
 
     Raises:
         ValueError: a step failed; says which, why, and what to do. An earlier image
             is kept.
     """
+    settings, log_path = settings or {}, log_path or image.sidecar.with_suffix(".log")
+    key = Path(given) if (given := settings.get("image_key")) else None
     if key:
         check_key(key)
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +162,7 @@ def make_image(
             return known
         work = Work(image, log, tell)
         try:
-            return _make(work, mirror, torch_index, key)
+            return _make(work, settings, key)
         except (ValueError, OSError) as error:
             step = next(reversed(work.steps), "preparation")
             if isinstance(error, OSError):
@@ -178,14 +177,14 @@ def make_image(
             end_descendants(grace=60)
 
 
-def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sidecar:
+def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:
     image = work.image
     begun = datetime.now(UTC)
     program = apptainer.find_program()
     beside = image.sidecar.with_name(f".{image.name}.sif")
     beside.unlink(missing_ok=True)
     try:
-        sif = _obtain(work, mirror, torch_index, beside)
+        sif = _obtain(work, settings, beside)
         work.begin("verify")
         # Checked before a program in it runs.
         sha256 = hash_file(sif)
@@ -244,7 +243,7 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
     return sidecar
 
 
-def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
+def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
     """Return the file of an image; it is at `beside` if it was made here."""
     image = work.image
     if image.given and "source" in image.given:
@@ -258,10 +257,12 @@ def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
     building, kept = SPACE[image.flavour]
     checks.check_space({checks.build_dir(): building, beside.parent: kept})
     checks.find_debootstrap()
+    mirror = settings.get("debian_mirror", "auto")
     address = checks.find_mirror(mirror, tell=work.say)
     checks.check_mirror(address, image.promise["suite"])
     work.begin("fetch")
-    with fetched(image, torch_index=torch_index, log=work.log.write) as wheels:
+    index = settings.get("torch_index", "auto")
+    with fetched(image, torch_index=index, log=work.log.write) as wheels:
         options = ["--force", "--warn-unused-build-args", *_squash_options()]
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
         for name, value in values.items():
