@@ -136,16 +136,9 @@ def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
 
 def array_of(tmp_path: Path, site: Site, topology: str):
     """The job array of the only cell of an experiment."""
-    text = f"name: x\nstrategy: ddp\ntopology: {topology}"
-    (planned,) = read_plan_of(tmp_path, text, site).feasible
-    return plan_array(
-        planned.cell,
-        planned.shape,
-        site.to_dict(),
-        time_limit=600,
-        start_within=60,
-        comment="a cell",
-    )
+    text = f"name: x\nstrategy: ddp\ntopology: {topology}\nstart_within: 60"
+    plan = read_plan_of(tmp_path, text, site)
+    return plan_array(plan, plan.feasible[0])
 
 
 def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
@@ -154,7 +147,8 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
     assert " ".join(request.options) == (
         "--nodes=1 --ntasks=1 --cpus-per-task=32 --time=14 --mem=240000"
         " --partition=gpu --account=physics --qos=short --job-name=rankbench"
-        " --comment=a cell --no-requeue --exclusive --gres=gpu:a100:2"
+        " --comment=rule_job_wildcards_x_ddp.gloo.3x2.convnet.digits"
+        " --no-requeue --exclusive --gres=gpu:a100:2"
     )
 
 
@@ -184,10 +178,8 @@ def test_a_cell_may_name_its_partition(tmp_path):
     asked = resources_of(tmp_path, GPU_SITE, "1x2", "partition: h200")
     assert " -p h200 " in sbatch_line(asked)
     text = "name: x\nstrategy: ddp\npartition: h200\n"
-    (planned,) = read_plan_of(tmp_path, text, GPU_SITE).feasible
-    times = {"time_limit": 600, "start_within": 60}
-    cell, site = planned.cell, GPU_SITE.to_dict()
-    array = plan_array(cell, planned.shape, site, **times, comment="a cell")
+    plan = read_plan_of(tmp_path, text, GPU_SITE)
+    array = plan_array(plan, plan.feasible[0])
     assert "--partition=h200" in array.options
 
 

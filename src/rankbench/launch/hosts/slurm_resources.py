@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.launch.hosts.slurm import comment_of
 from rankbench.launch.hosts.slurm_job_array import JobArray
+from rankbench.plan import Plan, PlannedCell
 from rankbench.schedulers import scheduler_of
 
 # Seconds in addition to the launches: two starts of Snakemake, checking the image, the
@@ -101,24 +103,13 @@ def _options(site: Mapping[str, Any], gpus: int) -> list[str]:
     return options
 
 
-def plan_array(
-    cell: Cell,
-    shape: Shape,
-    site: Mapping[str, Any],
-    *,
-    time_limit: float,
-    start_within: float,
-    comment: str,
-) -> JobArray:
-    """The resources of a launch whose hosts are tasks of a job array.
-
-    Args:
-        time_limit: seconds of a launch.
-        start_within: seconds within which all tasks must have started.
-        comment: what the queue shows.
-    """
+def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
+    """The resources of a launch of a cell whose hosts are tasks of a job array."""
+    cell, site, experiment = planned.cell, plan.site, plan.experiment
     # The first task may have to wait so long for the last one.
-    seconds = job_seconds([(1, None)], time_limit=start_within + time_limit)
+    start_within: float = experiment["start_within"]
+    limit = start_within + experiment["time_limit"]
+    seconds = job_seconds([(1, None)], time_limit=limit)
     gpus, cores = _gpus(cell, site), _cores(cell, site)
     asked = _ask(site, 1, 1, gpus, seconds, cores=cores, partition=cell.partition)
     values = {
@@ -131,11 +122,11 @@ def plan_array(
         "--account": asked.get("slurm_account"),
         "--qos": asked.get("qos"),
         "--job-name": "rankbench",
-        "--comment": comment,
+        "--comment": comment_of(plan.name, planned.id),
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
     options += ["--no-requeue", *_options(site, gpus)]
-    return JobArray(shape.nodes, start_within, tuple(options))
+    return JobArray(planned.shape.nodes, start_within, tuple(options))
 
 
 def job_seconds(

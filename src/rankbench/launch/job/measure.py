@@ -156,25 +156,12 @@ def _open_hosts(
     Raises:
         ValueError: it lacks what a cell needs, or a host cannot be used.
     """
-    site, experiment = plan.site, plan.experiment
     waiting = Waiting(partial(say, attempts[0].id), stop.heed)
     if is_array(find_launcher(attempts[0].cell.launcher)):
-        # Few jobs need them.
-        from rankbench.launch.hosts.slurm import comment_of
-        from rankbench.launch.hosts.slurm_resources import plan_array
+        from rankbench.launch.hosts.slurm_resources import plan_array  # few need it
 
         with machine_to_itself(waiting):
-            yield (
-                lambda attempt, _: plan_array(
-                    attempt.cell,
-                    attempt.shape,
-                    site,
-                    time_limit=experiment["time_limit"],
-                    start_within=experiment["start_within"],
-                    comment=comment_of(plan.name, attempt.id),
-                ),
-                None,
-            )
+            yield lambda attempt, _: plan_array(plan, attempt.planned), None
         return
     images = [attempt.image for attempt in attempts if attempt.image is not None]
     files = {attempt.data_dir / f"{attempt.cell.data}.npz" for attempt in attempts}
@@ -189,7 +176,7 @@ def _open_hosts(
         native=len(images) < len(attempts),
     )
     nodes = max(attempt.shape.nodes for attempt in attempts)
-    with hosts_of(site).open(site, nodes, needs, waiting) as hosts:
+    with hosts_of(plan.site).open(plan.site, nodes, needs, waiting) as hosts:
         processes.spared.update(hosts.helpers)
         if len(attempts) == 1:
             # All launches are on the same hosts.
