@@ -98,26 +98,18 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
     return Invocation(profile, bool(arguments.dryrun), passive, measures, config)
 
 
-def snakemake_argv(
-    config: Mapping[str, str],
-    *,
-    profile: str,
-    targets: Sequence[str] = (),
-    flags: Sequence[str] = (),
-) -> list[str]:
+def snakemake_argv(config: Mapping[str, str], profile: str, *words: str) -> list[str]:
     """The command with which Snakemake does what a command of rankbench was asked for.
 
     Args:
         config: as for `project.open_run`.
         profile: folder of the profile.
-        targets: in place of everything.
-        flags: further options of Snakemake.
+        words: targets in place of everything, and further options.
     """
     pairs = [f"{key}={value}" for key, value in config.items()]
     command = [sys.executable, "-m", "snakemake", "--profile", profile]
     # Snakemake would merge a profile that lies in profiles/default.
-    command += ["--workflow-profile", "none"]
-    return [*command, *targets, *flags, "--config", *pairs]
+    return [*command, "--workflow-profile", "none", *words, "--config", *pairs]
 
 
 def shown(argv: Sequence[str]) -> str:

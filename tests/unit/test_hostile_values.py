@@ -76,6 +76,6 @@ def test_an_experiment_of_any_length_has_a_short_name(tmp_path, name):
 )
 def test_snakemake_gets_values_as_they_are_written(value):
     given = {"experiment": value, "override": value}
-    argv = snakemake_argv(given, profile="local_profile")
+    argv = snakemake_argv(given, "local_profile")
     config = read_invocation(argv[3:]).config
     assert config == given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -97,15 +97,17 @@ def _config_of(
 
 def argv_for(
     arguments: argparse.Namespace,
-    *,
+    *words: str,
     rerun: str | None = None,
     more: str | None = None,
-    targets: Sequence[str] = (),
-    flags: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command of Snakemake for the options of a command."""
+    """Return the command of Snakemake for the options of a command.
+
+    Args:
+        words: targets, and further options of Snakemake.
+    """
     config = _config_of(arguments, rerun=rerun, more=more)
-    return snakemake_argv(config, profile=arguments.site, targets=targets, flags=flags)
+    return snakemake_argv(config, arguments.site, *words)
 
 
 def require_workflow(run: Run, *extras: str) -> None:

@@ -81,7 +81,7 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
 def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str]:
     if not arguments.name and not arguments.test and not arguments.force:
         require_workflow(run)
-        return argv_for(arguments, targets=["images"])
+        return argv_for(arguments, "images")
     settings = {key: run.plan.site[key] for key in SETTINGS}
     settings["images"] = {
         name: run.known_images[name].given

@@ -25,7 +25,7 @@ def prepare(arguments: argparse.Namespace) -> int:
     """
     run = plan_run(arguments)
     require_workflow(run)
-    status = run_target(argv_for(arguments, targets=["prepare"]))
+    status = run_target(argv_for(arguments, "prepare"))
     if arguments.json:
         files = data_files(run).values()
         print_json([{"file": str(f), "there": f.exists()} for f in files])

@@ -63,7 +63,7 @@ def measure(arguments: argparse.Namespace) -> int:
             return OK
     starts = not arguments.dry_run
     run = plan_run(arguments, more=more, write=starts, probe=starts)
-    argv = argv_for(arguments, more=more, flags=arguments.snakemake)
+    argv = argv_for(arguments, *arguments.snakemake, more=more)
     preview = make_preview(run)
     if arguments.dry_run:
         facts = {"command": shown(argv), **preview.facts()}

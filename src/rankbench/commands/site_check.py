@@ -38,7 +38,7 @@ def check_site(arguments: argparse.Namespace) -> int:
             "check; give the profile of a cluster, such as --site slurm_profile"
         )
     require_workflow(run)
-    status = run_target(argv_for(arguments, targets=["site_check"]))
+    status = run_target(argv_for(arguments, "site_check"))
     if why := why_too_long(run):
         print(f"FAULT {why}", file=sys.stderr)
         status = status or FINDING
