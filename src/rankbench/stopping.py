@@ -57,20 +57,34 @@ class Rule:
 
     @classmethod
     def read(cls, value: int | Mapping[str, Any]) -> Rule:
-        """Read the value of `launches` in a plan, a request or a record.
+        """Read the value of `launches` in an experiment, a plan, a request or a record.
 
         Args:
-            value: ``6``, or such as ``{"until": 0.03, "at_most": 40}``.
+            value: ``6``, or such as ``{"until": "3%", "at_most": 40}``.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: it is neither, or has not one share between 0 and 1.
         """
         if isinstance(value, int):
             return cls(value)
         kinds = [kind for kind in (UNTIL, BEST) if kind in value]
         if len(kinds) != 1 or set(value) != {kinds[0], "at_most"}:
-            raise ValueError(f"no rule for the number of launches: {value!r}")
-        return cls(int(value["at_most"]), kinds[0], float(value[kinds[0]]))
+            raise ValueError(
+                f"launches: give {UNTIL} or {BEST}, one of them, and at_most, not "
+                f"{value!r}"
+            )
+        (kind,) = kinds
+        text = str(value[kind])
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = math.nan
+        if not 0 < share < 1:
+            raise ValueError(
+                f"launches.{kind}: expected a share of more than 0 and less than "
+                f"100 %, such as 3%, got {value[kind]!r}"
+            )
+        return cls(int(value["at_most"]), kind, share)
 
     def to_json(self) -> int | dict[str, Any]:
         """What `read` reads."""

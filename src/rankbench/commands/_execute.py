@@ -60,11 +60,12 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
+    again = {cell.id for cell in run.rerun}
     # How many launches of each requested attempt exist already.
     kept = {
         cell.id: verdict.ok
         for cell in run.feasible
-        if cell not in run.rerun
+        if cell.id not in again
         and (verdict := find_verdict(run.plan, run.layout, cell))
     }
     watch = Watch(run.layout, find_pending(run), kept)

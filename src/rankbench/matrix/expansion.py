@@ -213,10 +213,8 @@ def _combine(
         yield chosen
 
 
-def _check_name(key: str, name: Any, catalog: Catalog) -> None:
+def _check_name(key: str, name: str, catalog: Catalog) -> None:
     known = catalog.names(key)
-    if not isinstance(name, str):
-        raise ValueError(f"{key}: expected a name, got {name!r}")
     if name not in known:
         raise ValueError(
             f"{key}: {name!r} is not one of {', '.join(known)}"

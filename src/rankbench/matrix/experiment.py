@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from rankbench.matrix.schema import (
 )
 from rankbench.matrix.selection import Filter
 from rankbench.matrix.site import check_images
-from rankbench.stopping import BEST, UNTIL, Rule
+from rankbench.stopping import Rule
 
 DEFAULT_EPOCHS = 1
 
@@ -85,7 +84,7 @@ def load_experiment(
     values, blocks = read_layers(path, schema, override)
     with naming(str(path)):
         protocol = _read_protocol(values)
-        values["launches"] = read_rule(values["launches"]).to_json()
+        values["launches"] = Rule.read(values["launches"]).to_json()
         if (budget := values["budget"]) is not None:
             # `4 device-hours` is 14400 device-seconds.
             values["budget"] = 3600 * float(budget.split()[0])
@@ -173,28 +172,6 @@ def _exclude(cells: dict[str, Cell], entries: list[Any]) -> dict[str, Cell]:
     if not left:
         raise ValueError(f"the matrix is empty: exclude removes all {len(cells)} cells")
     return left
-
-
-def read_rule(value: int | Mapping[str, Any]) -> Rule:
-    """Read the key `launches`: a number, or such as ``{until: 3%, at_most: 40}``.
-
-    Raises:
-        ValueError: it has not one share between 0 and 1.
-    """
-    if isinstance(value, int):
-        return Rule(value)
-    kinds = [kind for kind in (UNTIL, BEST) if kind in value]
-    if len(kinds) != 1:
-        raise ValueError(f"launches: give {UNTIL} or {BEST}, one of them")
-    (kind,) = kinds
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%?)", str(value[kind]).strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not 0 < share < 1:
-        raise ValueError(
-            f"launches.{kind}: expected a share of more than 0 and less than 100 %, "
-            f"such as 3%, got {value[kind]!r}"
-        )
-    return Rule(value["at_most"], kind, share)
 
 
 # Keys of a published row that are text; all others are numbers.
