@@ -143,8 +143,11 @@ def test_a_host_with_ipv6_only_has_no_fault():
     assert find_faults({**SITE, "interface": None}, facts) == []
 
 
-def cell(image: str | None, backend: str = "nccl", nodes: int = 2) -> dict[str, Any]:
-    return {"image": image, "cell": {"backend": backend}, "shape": {"nodes": nodes}}
+def cell(
+    image: str | None, backend: str = "nccl", nodes: int = 2, launcher: str = "torchrun"
+) -> dict[str, Any]:
+    fields = {"backend": backend, "launcher": launcher}
+    return {"image": image, "cell": fields, "shape": {"nodes": nodes}}
 
 
 def with_torch(image: str, torch: str) -> dict[str, Any]:
@@ -242,7 +245,9 @@ def test_hosts_that_do_not_reach_each_other():
         "b: cannot connect to a at TCP port 20100: on a, let the firewall accept "
         "connections from b to the ports 20000-31999"
     )
-    _, ssh = find_faults(SSH, facts, by_ssh=True)
+    by_ssh = cell("gloo-cpu", "gloo", launcher="mpirun")
+    site = SSH | {"images": {"gloo-cpu": {"torch": "2.13.0+cpu"}}}
+    _, ssh = find_faults(site, facts, [by_ssh])
     assert ssh.startswith("b: ssh to a fails (Permission denied): mpirun, hydra and")
 
 

@@ -1,7 +1,7 @@
 """A job array whose tasks are the hosts of a launch: submitted, awaited, cancelled.
 
-python -m rankbench.launch.hosts.slurm_job_array --tasks N --start-within S
-    --logs FOLDER [options of sbatch] -- COMMAND
+python -m rankbench.launch.hosts.slurm_job_array --tasks=N --start-within=S
+    --logs=FOLDER [options of sbatch] -- COMMAND
 
 This program runs where Snakemake runs, as the launcher of a launch. Each task of the
 array runs the command. The program ends when all tasks have ended, when one has failed,
@@ -10,7 +10,6 @@ or when not all have started in time. Then nothing of the array is left in the q
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import signal
@@ -72,23 +71,19 @@ class JobArray(Hosts):
 def main() -> int:
     """0: every task ended well."""
     at = sys.argv.index("--")
-    parser = argparse.ArgumentParser(
-        prog="python -m rankbench.launch.hosts.slurm_job_array", allow_abbrev=False
-    )
-    parser.add_argument("--tasks", type=int, required=True)
-    parser.add_argument("--start-within", type=float, required=True)
-    parser.add_argument("--logs", type=Path, required=True)
-    arguments, options = parser.parse_known_args(sys.argv[1:at])
-    job = submit(arguments.tasks, arguments.logs, options, sys.argv[at + 1 :])
+    ours, options, argv = sys.argv[1:4], sys.argv[4:at], sys.argv[at + 1 :]
+    count, seconds, folder = (word.partition("=")[2] for word in ours)
+    tasks, logs = int(count), Path(folder)
+    job = submit(tasks, logs, options, argv)
     if job is None:
         return 1
-    print(_SUBMITTED.format(job=job, tasks=arguments.tasks), flush=True)
+    print(_SUBMITTED.format(job=job, tasks=tasks), flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        ended_well = _await(job, arguments.tasks, arguments.start_within)
+        ended_well = _await(job, tasks, float(seconds))
     finally:
         cancel(job)
-        for log in sorted(arguments.logs.glob("task*.log")):
+        for log in sorted(logs.glob("task*.log")):
             print(log.read_text(errors="replace"), end="", flush=True)
     return 0 if ended_well else 1
 

@@ -32,23 +32,21 @@ LEAST_SLURM = (20, 11)  # for `srun --overlap`
 OVER_FABRIC = ("nccl", "mpi")  # backends that use InfiniBand by themselves
 
 
-def find_faults(
-    site: Facts,
-    found: Facts,
-    *,
-    by_ssh: bool = False,
-    cells: Sequence[Facts] = (),
-) -> list[str]:
+def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[str]:
     """The faults of a site, each with its remedy; empty if there are none.
 
     Args:
         site: the site of the plan.
         found: what `inspect` returned.
-        by_ssh: whether a cell has a launcher that reaches other hosts by ssh.
         cells: of the plan, those that can run here.
     """
     hosts = found["hosts"]
     faults = list(found["faults"])
+    by_ssh = any(
+        cell["shape"]["nodes"] > 1
+        and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
+        for cell in cells
+    )
     if not faults and len(hosts) < site["nodes"]:
         faults.append(
             f"{len(hosts)} of {site['nodes']} hosts reported "
@@ -276,12 +274,7 @@ def main(plan_file: Path, hosts_file: Path) -> int:
     site = plan["site"]
     print(*describe(site, found), sep="\n")
     cells = [cell for cell in plan["cells"] if cell["infeasible"] is None]
-    by_ssh = any(
-        cell["shape"]["nodes"] > 1
-        and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
-        for cell in cells
-    )
-    faults = find_faults(site, found, by_ssh=by_ssh, cells=cells)
+    faults = find_faults(site, found, cells)
     for fault in faults:
         print(f"FAULT {fault}")
     print(f"{len(faults)} faults" if faults else "all is as site.yaml says")
