@@ -31,26 +31,23 @@ _OF_RECORDS = ("launch", "started", "cell_hash", "image")
 
 
 def plan_run(
-    arguments: argparse.Namespace,
-    *,
-    rerun: str | None = None,
-    more: str | None = None,
-    write: bool = True,
-    probe: bool = False,
+    arguments: argparse.Namespace, *, write: bool = True, probe: bool = False
 ) -> Run:
     """Return the run that EXPERIMENT, --override, --site and --only choose.
 
-    Experiment and site are set to their defaults if they were not given.
+    Experiment and site are set to their defaults if they were not given. A command may
+    set `rerun` or `more`, as for `project.open_run`; they choose cells in place of
+    --only.
 
     Args:
-        rerun, more, write, probe: as for `project.open_run`.
+        write, probe: as for `project.open_run`.
 
     Raises:
         ValueError: the input is wrong; the message explains the error.
     """
     arguments.experiment = arguments.experiment or DEFAULT_EXPERIMENT
     site = find_profile(arguments)
-    config = _config_of(arguments, rerun=rerun, more=more)
+    config = _config_of(arguments)
     from rankbench.project import open_run
 
     return open_run(config, profile=site, write=write, probe=probe)
@@ -79,14 +76,13 @@ def _only(arguments: argparse.Namespace) -> str | None:
     return " ".join(getattr(arguments, "only", None) or ()) or None
 
 
-def _config_of(
-    arguments: argparse.Namespace, *, rerun: str | None = None, more: str | None = None
-) -> dict[str, str]:
+def _config_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of a command as `project.open_run` and Snakemake take them."""
+    # `rankbench table` has another `more`, which is empty here.
+    rerun, more = (getattr(arguments, key, None) or None for key in ("rerun", "more"))
     config = {
         "experiment": arguments.experiment,
         "override": arguments.override,
-        # The cells to rerun are chosen already.
         "only": None if rerun or more else _only(arguments),
         "rerun": rerun,
         "more": more,
@@ -95,19 +91,13 @@ def _config_of(
     return {key: value for key, value in config.items() if value is not None}
 
 
-def argv_for(
-    arguments: argparse.Namespace,
-    *words: str,
-    rerun: str | None = None,
-    more: str | None = None,
-) -> list[str]:
+def argv_for(arguments: argparse.Namespace, *words: str) -> list[str]:
     """Return the command of Snakemake for the options of a command.
 
     Args:
         words: targets, and further options of Snakemake.
     """
-    config = _config_of(arguments, rerun=rerun, more=more)
-    return snakemake_argv(config, arguments.site, *words)
+    return snakemake_argv(_config_of(arguments), arguments.site, *words)
 
 
 def require_workflow(run: Run, *extras: str) -> None:

@@ -43,15 +43,15 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
         print_result(arguments, [], said)
         return OK
     if arguments.with_base:
-        run = plan_run(arguments, rerun=",".join(wanted))
+        arguments.rerun = ",".join(wanted)
+        run = plan_run(arguments)
         feasible = {planned.id: planned.cell for planned in run.plan.feasible}
         chosen = [planned.id for planned in run.rerun]
         bases = [base for cell in chosen if (base := find_base(cell, feasible))]
         wanted = list(dict.fromkeys([*chosen, *bases]))
-    cells = ",".join(wanted)
-    run = plan_run(arguments, rerun=cells, probe=True)
-    argv = argv_for(arguments, rerun=cells)
-    status = execute(run, argv, arguments)
+    arguments.rerun = ",".join(wanted)
+    run = plan_run(arguments, probe=True)
+    status = execute(run, argv_for(arguments), arguments)
     show_end(run, arguments)
     if status == OK and any(s.status != "ok" for s in states_of(run).values()):
         return FINDING

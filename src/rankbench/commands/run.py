@@ -54,16 +54,15 @@ def measure(arguments: argparse.Namespace) -> int:
     command again to continue: finished launches are kept.
     """
     check_flags(arguments.snakemake)
-    more = None
     if arguments.next is not None:
         question = arguments.next or "fastest"
-        more = _read_next(arguments, question)
-        if not more:
+        arguments.more = _read_next(arguments, question)
+        if not arguments.more:
             print(f"nothing to launch: no launch would settle {question}")
             return OK
     starts = not arguments.dry_run
-    run = plan_run(arguments, more=more, write=starts, probe=starts)
-    argv = argv_for(arguments, *arguments.snakemake, more=more)
+    run = plan_run(arguments, write=starts, probe=starts)
+    argv = argv_for(arguments, *arguments.snakemake)
     preview = make_preview(run)
     if arguments.dry_run:
         facts = {"command": shown(argv), **preview.facts()}

@@ -321,11 +321,10 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
 
 def _listen(port: int) -> socket.socket:
     """Listen at all addresses of this host, those of IPv6 too if it has any."""
-    if not socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), backlog=64)
-    family = socket.AF_INET6
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
     return socket.create_server(
-        ("", port), family=family, dualstack_ipv6=True, backlog=64
+        ("", port), family=family, backlog=64, dualstack_ipv6=dual
     )
 
 
