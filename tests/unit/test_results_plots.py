@@ -383,6 +383,21 @@ def test_throughput_has_the_fastest_first_with_values(tmp_path):
     assert axes.get_xlim()[1] < 1.1 * 922
 
 
+def test_rows_that_differ_late_in_long_names_have_different_names(tmp_path):
+    cells = [
+        plan_cell(
+            make_cell("ddp", options={"bucket_mb": size, "as_bucket_view": view}),
+            suffix=f".{size}.{view}",
+        )
+        for size in (0.1, 25.0)
+        for view in (False, True)
+    ]
+    (axes,) = draw(tmp_path, "throughput", *cells).axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "ddp gloo bucket_mb=0.1\nas_bucket_view=False 1x1" in names
+    assert len(set(names)) == 4
+
+
 def memory_of(root, *peaks):
     """The plot of a row with launches of these peaks in MiB, if there is one."""
     planned, other = (plan_cell(make_cell(name)) for name in ("single", "ddp"))

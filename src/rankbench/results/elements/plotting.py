@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TITLE_WIDTH, _NAME_WIDTH = 84, 34  # characters
 _LABEL = 0.16  # height of a name on the right of a panel, in inches
+_FOLDED = 7  # size of a name in two lines, in points
 MARKERS = "osD^vPX*<>"
 
 # On a logarithmic axis that spans less, the ticks are those of a linear axis.
@@ -265,16 +266,18 @@ def label_ends(axes: Axes, ends: Ends, height: float) -> None:
     for_marker, for_text = (
         axes.transAxes + ScaledTranslation(points / 72, 0, inches) for points in (8, 14)
     )
-    for (mark, name, style), place in zip(
-        ends, _spread(heights, _LABEL / height), strict=True
+    names = [_fold(name) for _, name, _ in ends]
+    gap = _LABEL * (2 if any("\n" in name for name in names) else 1) / height
+    for (mark, _, style), name, place in zip(
+        ends, names, _spread(heights, gap), strict=True
     ):
         axes.annotate(
-            _clip(name),
+            name,
             (mark.x.value, mark.y.value),
             (1, place),
             textcoords=for_text,
             va="center",
-            size=8,
+            size=_FOLDED if "\n" in name else 8,
             parse_math=False,
             annotation_clip=False,
             arrowprops={
@@ -313,8 +316,9 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
     return [float(place) for place in places]
 
 
-def _clip(name: str) -> str:
-    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 4]} ..."
+def _fold(name: str) -> str:
+    """A name in two lines at most: what names of alike rows differ in comes late."""
+    return textwrap.fill(name, _NAME_WIDTH, max_lines=2, placeholder=" ...")
 
 
 def place_series(panel: Panel) -> Callable[[Series, Summary], float]:
@@ -378,7 +382,10 @@ def finish_rows(
     """
     import seaborn as sns
 
-    axes.set_yticks(range(len(names)), list(map(_clip, names)), parse_math=False)
+    axes.set_yticks(range(len(names)), list(map(_fold, names)), parse_math=False)
+    for label in axes.get_yticklabels():
+        if "\n" in label.get_text():
+            label.set(size=_FOLDED, linespacing=1)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, end)
     axes.xaxis.set_major_formatter(PLAIN)

@@ -49,7 +49,9 @@ def draw_plots(layout: Layout, drawings: Iterable[Drawing]) -> None:
         sns.set_theme("paper", "whitegrid", rc=_RC)
         for drawing in drawings:
             figure = drawing.draw(_WIDTH)
-            for suffix in ("svg", "png"):
+            # PNG first: at the few pixels of SVG, hinting makes text too narrow for the
+            # layout of both.
+            for suffix in ("png", "svg"):
                 file = io.BytesIO()
                 figure.savefig(
                     file, format=suffix, metadata=_METADATA[suffix], dpi=_DPI
