@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -205,7 +205,10 @@ def _adopt(
         raise ValueError(f"{key}: {given} and {before.path} are both called {name}")
     if before is None:
         top = _absolute(folder, "") if key == "script" else None
-        own.files[kind, name] = _read(key, name, path, more, top, start, dotted)
+        found = _read(key, name, path, more, top=top, start=start)
+        own.files[kind, name] = replace(
+            found, more={"module": dotted} if module else {}
+        )
     return {name: options} if has_options else name
 
 
@@ -257,26 +260,20 @@ def _name_of(entry: str) -> str:
 
 
 def _read(
-    key: str,
-    name: str,
-    path: Path,
-    more: Sequence[str] = (),
-    top: Path | None = None,
-    start: Path | None = None,
-    module: str = "",
+    key: str, name: str, path: Path, more: Sequence[str] = (), **where: Path | None
 ) -> OwnFile:
+    """Read a file; `where` has `top` and `start`, as for `find_files`."""
     if not path.is_file():
         raise ValueError(f"{key}: there is no file {path}")
-    files = find_files(path, more, top=top, start=start)
+    files = find_files(path, more, **where)
     facts = READERS[key](name, path)
-    loaded = find_files(path, top=top, start=start) if more else files
+    loaded = find_files(path, (), **where) if more else files
     needed = sorted(imports_of(files, loaded))
     missing = [package for package in needed if not _is_there(package)]
     if missing:
         # A strategy's facts are its needs.
         facts.get("needs", facts)["missing"] = missing
-    how = {"module": module} if module else {}
-    return OwnFile(key, name, files, facts, path, hash_files(files), how)
+    return OwnFile(key, name, files, facts, path, hash_files(files))
 
 
 def _is_there(module: str) -> bool:

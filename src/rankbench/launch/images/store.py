@@ -16,7 +16,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +57,25 @@ class Image:
             not part of it: all hold the same packages.
         file: the SIF file.
         sidecar: JSON file with facts about the SIF file.
-        lock: file that the process holds that makes the image.
         given: where an image comes from that the site or the experiment names: its
             ``file``, used in place, or a ``source``, a URI with a digest to pull it
             from; and the ``sha256`` that the file must have, if any. None: it is built.
     """
 
     name: str
-    flavour: str
-    promise: dict[str, Any]
     containers: Path
-    inputs: dict[str, str]
     recipe: str
     file: Path
     sidecar: Path
-    lock: Path
-    given: Mapping[str, str] | None
+    flavour: str = ""
+    promise: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] | None = None
+
+    @property
+    def lock(self) -> Path:
+        """The file that the process holds that makes the image."""
+        return self.sidecar.parent / ".locks" / f"{self.name}.lock"
 
     @property
     def definition(self) -> Path | None:
@@ -157,8 +160,6 @@ def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
             recipe=_hash([promise, inputs, None]),
             file=image_dir / f"{name}.sif",
             sidecar=image_dir / f"{name}.json",
-            lock=image_dir / ".locks" / f"{name}.lock",
-            given=None,
         )
     return images
 
@@ -178,14 +179,10 @@ def load_given(
         file = image_dir / f"{name}.given.sif"
         images[name] = Image(
             name=name,
-            flavour="",
-            promise={},
             containers=containers,
-            inputs={},
             recipe=_hash([SIDECAR_VERSION, entry.get("source"), entry.get("sha256")]),
             file=Path(entry.get("file", file)),
             sidecar=file.with_suffix(".json"),
-            lock=image_dir / ".locks" / f"{name}.lock",
             given=entry,
         )
     return images
