@@ -21,6 +21,7 @@ class Decoder:
 
     Attributes:
         blocks: weights of the linear layers in all blocks.
+        idle: of these, weights of experts that a token does not use.
         head: weights of the head's linear layer.
         looked_up: weights of embeddings that no matrix product uses: of positions, and
             of tokens unless they are those of the head.
@@ -30,6 +31,7 @@ class Decoder:
     """
 
     blocks: int
+    idle: int
     head: int
     looked_up: int
     norms: int
@@ -46,12 +48,12 @@ class Decoder:
         """Operations of a sequence, forward and backward; `FORMULA` is for a token.
 
         N counts weights of matrix products: all blocks and the head, tied or not, but
-        neither look-ups of embeddings nor norms. Each takes a multiplication and an
-        addition in forward, and twice as many in backward. Attention to all tokens
-        counts in full, also where a mask hides half of it (Chowdhery et al. 2022,
-        PaLM, appendix B, arXiv 2204.02311).
+        neither look-ups of embeddings, nor norms, nor idle experts. Each takes a
+        multiplication and an addition in forward, and twice as many in backward.
+        Attention to all tokens counts in full, also where a mask hides half of it
+        (Chowdhery et al. 2022, PaLM, appendix B, arXiv 2204.02311).
         """
-        weights = self.blocks + self.head
+        weights = self.blocks - self.idle + self.head
         return self.context * (6 * weights + 12 * self.attention)
 
 
@@ -62,7 +64,8 @@ def describe_decoder(
 
     Args:
         options: of the model. Only `llama` has rope_theta instead of a table of
-            positions, and norms without biases. A vocabulary of 0 is that of the data.
+            positions, norms without biases, and experts. A vocabulary of 0 is that of
+            the data.
         vocabulary: of the data.
         context: tokens of a sequence.
     """
@@ -72,10 +75,15 @@ def describe_decoder(
     attention = 2 * width * width + 2 * width * shared
     rotary = "rope_theta" in options
     mlp = (2 if options.get("mlp") == "gelu" else 3) * width * mlp_width(options)
+    experts = options.get("experts", 0)
+    idle = experts and (experts - options["top_k"]) * mlp
+    if experts:
+        mlp = experts * (mlp + width)  # each has a line of the router
     head = width * (options["vocabulary"] or vocabulary)
     positions = 0 if rotary else width * context
     return Decoder(
         blocks=layers * (attention + mlp),
+        idle=layers * idle,
         head=head,
         looked_up=positions + (0 if options["tie_embeddings"] else head),
         norms=(1 if rotary else 2) * width * (2 * layers + 1),

@@ -11,6 +11,9 @@ from rankbench.matrix.catalog import load_catalog
 STRATEGIES = load_catalog().strategies
 ON_CPU = [name for name, s in STRATEGIES.items() if "cpu" in s.needs["device"]]
 
+# Options of a small llama.
+EXPERTS = {"layers": 2, "width": 16, "heads": 2, "experts": 4}
+
 
 def backend_of(strategy: str) -> str:
     """The first backend that a strategy can use."""
@@ -21,8 +24,11 @@ def backend_of(strategy: str) -> str:
 def fitting_model(strategy: str) -> dict[str, object]:
     """Fields of a small cell whose model a strategy can share out to ranks."""
     needs = STRATEGIES[strategy].needs
+    tokens = {"data": "tokens", "context": 16, "batch_size": 8}
+    if needs["divides"] == "experts":
+        return {"model": "llama", "model_options": EXPERTS, **tokens}
     if needs["context"]:
-        return {"model": "gpt", "data": "tokens", "context": 16, "batch_size": 8}
+        return {"model": "gpt", **tokens}
     return {"model": "transformer" if needs["divides"] else "lenet"}
 
 

@@ -83,11 +83,15 @@ class Case:
         model = describe_decoder(
             cell.model_options, vocabulary=vocabulary, context=cell.context or 0
         )
+        if self.strategy == "ep":
+            degree = cell.options.get("degree") or shape.ranks
+            experts, used = (cell.model_options[n] for n in ("experts", "top_k"))
+            experts = model.idle * experts // (experts - used)
+            return 4 * (model.parameters - experts + experts / degree)
         shards = cell.options.get("shard") or shape.ranks // shape.replica_ranks
         ranks = {
             "tp": shape.replica_ranks,
             "mesh": shards * shape.replica_ranks,
-            "mesh3d": shards * shape.replica_ranks,
             "pipeline": shape.replica_ranks,
             "fsdp": cell.options.get("shard_ranks") or shape.ranks,
         }
@@ -99,6 +103,7 @@ GATED = {"kv_heads": 8, "heads": 16, "mlp": "swiglu", "width": 96}
 BF16, MESH = {"precision": "bf16"}, {"topology": "2x8"}
 STAGES, FOUR = {"model_options": LONG}, {"topology": "1x4"}
 TIED = {"model_options": {**MODEL, "tie_embeddings": True}}
+EXPERTS = {"model": "llama", "model_options": {**MODEL, "experts": 8}}
 CASES = [
     Case("single", cell={"topology": "1x1"}),
     Case("ddp"),
@@ -137,6 +142,10 @@ CASES = [
     Case("tp", cell={"model_options": {**MODEL, **GATED}, **BF16}),
     Case("cp", {}, BF16),
     Case("cp", {"degree": 4, "accumulation": 2}, {**MESH, "checkpointing": "full"}),
+    Case("ep", {}, EXPERTS),
+    Case("ep", {"accumulation": 2}, {**EXPERTS, "checkpointing": "full"}),
+    Case("ep", {"degree": 4}, {**MESH, **EXPERTS, **BF16}),
+    Case("fsdp", {}, EXPERTS),
     Case("mesh", {}, MESH),
     Case("mesh", {"tensor": 8, "reshard_after_forward": False}, {**MESH, **BF16}),
     Case("mesh", {"shard": 4}, {**MESH, "checkpointing": "full"}),
@@ -146,15 +155,6 @@ CASES = [
     Case("pipeline", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
     *(
         Case("pipeline", {"schedule": name, "microbatches": 8}, {**STAGES, **FOUR})
-        for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
-    ),
-    Case("mesh3d", {"tensor": 2}, STAGES),
-    Case("mesh3d", {"tensor": 4, "shard": 1}, {**STAGES, **BF16, **MESH}),
-    Case("mesh3d", {"tensor": 2, "sequence": False}, STAGES),
-    Case("mesh3d", {"tensor": 2, "pipe": 1}, {**STAGES, "checkpointing": "full"}),
-    Case("mesh3d", {"pipe": 4, "schedule": "1f1b"}, {**STAGES, **BF16}),
-    *(
-        Case("mesh3d", {"tensor": 2, "schedule": name, "microbatches": 8}, STAGES)
         for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
     ),
     Case("mp", {}, {"topology": "1x4"}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -57,8 +56,6 @@ def defaults_of(name: str) -> dict[str, object]:
 
 def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
     wanted = STRATEGIES[name].needs["replica_ranks"]
-    if isinstance(wanted, list):
-        return math.prod(options[option] for option in wanted)
     if wanted != "all" and isinstance(wanted, str):
         wanted = options[wanted] or "all"
     return ranks if wanted == "all" else wanted
@@ -70,9 +67,15 @@ def is_whole(name: str, ranks: int) -> bool:
     if needs["ranks"] == "one":
         return ranks == 1
     return (
-        not needs["context"]
+        takes_any_model(name)
         and ranks % replica_ranks(name, ranks, defaults_of(name)) == 0
     )
+
+
+def takes_any_model(name: str) -> bool:
+    """Not a decoder only, or one with experts."""
+    needs = STRATEGIES[name].needs
+    return not needs["context"] and needs["divides"] != "experts"
 
 
 WORLDS = [
@@ -176,8 +179,8 @@ def variants(*, lossy: bool) -> list:
 
 def runs_on_cpu(name: str, options: dict[str, object]) -> bool:
     facts = STRATEGIES[name]
-    if facts.needs["context"]:
-        return False  # The model here is no decoder.
+    if not takes_any_model(name):
+        return False
     said = {"device": "cpu", "backend": "gloo", "warmup": 2}
     said |= defaults_of(name) | options
     return all(

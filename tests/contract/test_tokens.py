@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from equipment import ON_CPU, STRATEGIES, backend_of, case, require_packages
+from equipment import (
+    EXPERTS,
+    ON_CPU,
+    STRATEGIES,
+    backend_of,
+    case,
+    require_packages,
+)
 from gate_ranks import copy_code, run_gate, run_ranks
 
 from rankbench.launch.process.classify import TOLERANCE
-from rankbench.launch_spec import LaunchOptions
 
 pytestmark = pytest.mark.contract
 
@@ -31,6 +37,8 @@ def arguments(strategy: str, **more: Any) -> dict[str, Any]:
         "context": 16,
         "batch_size": 8,
     }
+    if strategy == "ep":
+        usual |= {"model": "llama", "model_options": EXPERTS}
     return usual | more
 
 
@@ -44,7 +52,7 @@ def judge(folder: Path, strategy: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("name", [case(name) for name in COMPARED])
-def test_gpt_is_trained_as_by_a_single_process(name, tmp_path):
+def test_a_decoder_is_trained_as_by_a_single_process(name, tmp_path):
     require_packages(name)
     assert judge(tmp_path, name) == "ok"
 
@@ -58,12 +66,19 @@ def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
     assert judge(tmp_path, name, model="llama", model_options=options) == "ok"
 
 
+@pytest.mark.parametrize("name", [case(name) for name in ("cp", "fsdp", "pipeline")])
+def test_experts_are_trained_as_by_a_single_process(name, tmp_path):
+    """Also by strategies that do not share them out."""
+    require_packages(name)
+    assert judge(tmp_path, name, model="llama", model_options=EXPERTS) == "ok"
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         case(name, options)
         for name in COMPARED
-        if STRATEGIES[name].needs["shared_weights"]
+        if STRATEGIES[name].needs["shared_weights"] and name != "ep"
         for options in ({}, *([{"implementation": "fsdp1"}] if name == "fsdp" else []))
     ],
 )
@@ -77,28 +92,27 @@ def test_a_mesh_of_two_by_two_ranks(more, tmp_path):
     assert judge(tmp_path, "mesh", topology="1x4", **more) == "ok"
 
 
-MESH3D = {
-    "the default": ("1x2", {}),
-    "only layers are split": ("1x2", {"pipe": 1, "tensor": 2}),
-    "only weights are sharded": ("1x2", {"pipe": 1}),
-    "stages and layers": ("1x4", {"tensor": 2, "schedule": "1f1b"}),
-    "stages and shards": ("1x4", {"schedule": "interleaved", "balance": "1,1,2,1"}),
-    "stages and copies": ("1x4", {"shard": 1, "schedule": "zbv", "balance": "1,1,2,1"}),
-    "whole sequences": ("1x4", {"tensor": 2, "sequence": False}),
-    "all of them": ("1x8", {"tensor": 2}),
-}
-
-
-@pytest.mark.parametrize("corner", MESH3D)
-def test_a_mesh_of_three_dimensions(corner, tmp_path):
-    topology, options = MESH3D[corner]
-    assert judge(tmp_path, "mesh3d", topology=topology, options=options) == "ok"
-
-
 def test_context_parallel_groups_beside_each_other(tmp_path):
     """Two by two ranks."""
     more = {"topology": "1x4", "options": {"degree": 2, "accumulation": 2}}
     assert judge(tmp_path, "cp", **more) == "ok"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"checkpointing": "full", "options": {"degree": 2, "accumulation": 2}},
+        {"clip_gradients": 0.5, "options": {"degree": 2}},
+        # Some experts get no tokens.
+        {
+            "model_options": {**EXPERTS, "experts": 64, "top_k": 1},
+            "context": 2,
+            "batch_size": 2,
+        },
+    ],
+)
+def test_experts_on_four_ranks(more, tmp_path):
+    assert judge(tmp_path, "ep", topology="1x4", **more) == "ok"
 
 
 # Error -> strategy, file, the right line, and a wrong one.
@@ -127,17 +141,23 @@ ERRORS = {
         "        self.backward(loss)\n",
         "        self.backward(loss * self.world.size)\n",
     ),
+    "a token is sent to the wrong expert": (
+        "ep",
+        "ep.py",
+        "            for i, mlp in enumerate(experts.values())\n",
+        "            for i, mlp in enumerate(reversed(experts.values()))\n",
+    ),
+    "gradients of experts are not averaged": (
+        "ep",
+        "ep.py",
+        "sum_gradients([weight], self.copies, divide=self.world.size)",
+        "sum_gradients([weight], self.copies)",
+    ),
     "gradients of norms are not added up": (
         "tp",
-        "_split_layers.py",
-        "        if partly := self._partly_learnt():\n",
+        "tp.py",
+        "        if partly := self.layers.partly_learnt():\n",
         "        if partly := []:\n",
-    ),
-    "micro-batches are weighed by the size of a mesh": (
-        "mesh3d",
-        "pipeline.py",
-        "(output, labels)) / self.count\n",
-        "(output, labels)) / self.world.size\n",
     ),
 }
 
@@ -165,30 +185,33 @@ def test_embeddings_that_a_strategy_unties_are_found(tmp_path):
     assert judge(tmp_path, "ddp", code=code, model_options=TIED) == "mismatch"
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("ddp", {}),
-        ("pipeline", {}),
-        ("mesh3d", {"topology": "1x4", "options": {"tensor": 2}}),
-    ],
-)
-def test_a_launch_measures_tokens(name, more, tmp_path):
-    """Also what is timed apart: buckets, stages, operations, and the accuracy."""
-    more = {**more, "steps": 4, "epochs": None, "warmup": 2, "evaluate": True}
-    reports = run_ranks(
-        tmp_path / "run",
-        "measure",
-        launch=LaunchOptions(collectives=True),
-        **arguments(name, **more),
-    )
+@pytest.mark.parametrize("name", ["ddp", "pipeline", "ep"])
+def test_a_launch_measures_tokens(name, tmp_path):
+    """Also what is timed apart: buckets, stages, and the accuracy."""
+    more = {"steps": 4, "epochs": None, "warmup": 2, "evaluate": True}
+    reports = run_ranks(tmp_path / "run", "measure", **arguments(name, **more))
     first = reports[0]
     assert first["rank"]["samples"] == 4 * 8
-    swept = [[(p["operation"], p["bytes"]) for p in r["collectives"]] for r in reports]
-    assert swept == [swept[0]] * len(reports)
     assert first["model"]["flops_per_sample"] > 6 * 16 * 32 * 512
     assert 0 < first["accuracy"]["overall"] < 1
     assert first["accuracy"]["samples"] == 256 * 16
     losses = [report["loss"] for report in reports if report["loss"]]
     # At first all of the 512 tokens are as likely.
     assert losses[0]["first"] == pytest.approx(math.log(512), rel=0.05)
+
+
+def test_a_launch_notes_how_many_tokens_each_expert_gets(tmp_path):
+    """Of every token its two experts, on each rank, in every pass."""
+    more = {"steps": 4, "epochs": None, "warmup": 2}
+    for name in ("ep", "single"):
+        cell = arguments("ep", **more)
+        if name == "single":
+            cell |= {"strategy": name, "backend": "none", "topology": "1x1"}
+        for report in run_ranks(tmp_path / name, "measure", **cell):
+            routed = report["rank"]["details"]["routed"]
+            assert [*routed] == ["block1.mlp.experts", "block2.mlp.experts"]
+            for counts in routed.values():
+                assert len(counts) == EXPERTS["experts"]
+                passes, rest = divmod(sum(counts), 2 * 8 * 16)
+                assert rest == 0
+                assert passes >= 6

@@ -41,6 +41,7 @@ THREE: list[dict[str, Any]] = [
 
 LLAMA: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2}
 WIDE = {**LLAMA, "mlp_width": 224, "tie_embeddings": True}
+EXPERTS = {**LLAMA, "experts": 8, "top_k": 3}
 
 
 def describe(options: dict[str, Any], model: str = "gpt", **sizes: int) -> Decoder:
@@ -62,7 +63,10 @@ def count_on_cpu(
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [*(("gpt", options) for options in THREE), ("llama", LLAMA), ("llama", WIDE)],
+    [
+        *(("gpt", options) for options in THREE),
+        *(("llama", options) for options in (LLAMA, WIDE, EXPERTS)),
+    ],
 )
 def test_counters_and_formula_agree(model, options):
     decoder = describe(options, model)
@@ -109,14 +113,26 @@ def test_presets_have_published_sizes_and_the_formula_published_mfu(
     assert found == pytest.approx(mfu, rel=0.03)
 
 
-# Of the published weights: Llama 3.2 1B, Llama 3.1 8B and 70B.
-PUBLISHED = {"1b": 1_235_814_400, "8b": 8_030_261_248, "70b": 70_553_706_496}
+# Of the published weights: Llama 3.2 1B, Llama 3.1 8B and 70B, Mixtral 8x7B.
+PUBLISHED = {
+    "1b": 1_235_814_400,
+    "8b": 8_030_261_248,
+    "70b": 70_553_706_496,
+    "8x7b": 46_702_792_704,
+}
 
 
 @pytest.mark.parametrize(("preset", "parameters"), PUBLISHED.items())
 def test_presets_of_llama_have_the_published_sizes(preset, parameters):
     options = load_catalog().models["llama"]["presets"][preset]
     assert describe(options, "llama", context=8192).parameters == parameters
+
+
+def test_a_token_uses_as_many_weights_of_8x7b_as_published():
+    """12.9 billion, Jiang et al. 2024, Mixtral of Experts, arXiv 2401.04088."""
+    options = load_catalog().models["llama"]["presets"]["8x7b"]
+    decoder = describe(options, "llama", context=8192)
+    assert round((decoder.parameters - decoder.idle) / 1e9, 1) == 12.9
 
 
 def test_rotary_positions_tell_distances():

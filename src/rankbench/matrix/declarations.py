@@ -25,12 +25,13 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "ranks": "device",
     # Number of model replicas: one, one per rank, or one per device.
     "replicas": "rank",
-    # Number of ranks that share a replica: a number, "all", the name of the option that
-    # gives it (0: all), or options whose product it is: ["pipe", "tensor"].
+    # Number of ranks that share a replica: a number, "all", or the name of the option
+    # that gives it (0: all).
     "replica_ranks": 1,
     # Names of options whose product must divide the number of ranks (0: all others).
     "group_ranks": [],
-    # What the ranks of a replica share, and must divide: heads, or layers.
+    # What ranks share, and must divide: those of a replica heads, or layers; those of a
+    # group (option `degree`) experts.
     "divides": None,
     # Whether the ranks of a replica share the context of a decoder.
     "context": False,
@@ -164,7 +165,8 @@ def literals(path: Path) -> dict[str, Any]:
     """The literal constants of a Python file and of its classes: name -> value.
 
     A class whose base class is in rankbench inherits that one's constants, and may
-    begin with them (``{**Ddp.options, "more": ...}``).
+    begin with them (``{**Ddp.options, "more": ...}``). So may those of a file with
+    constants that it imports from rankbench.
 
     Raises:
         ValueError: there is no such file, or it does not compile.
@@ -179,11 +181,14 @@ def literals(path: Path) -> dict[str, Any]:
     names = [n.id for cls in classes for n in cls.bases if isinstance(n, ast.Name)]
     bases = {name: _of_rankbench(imported[name]) for name in names if name in imported}
     found = {name: value for base in bases.values() for name, value in base.items()}
+    for name in filter(str.isupper, imported):
+        if name in (others := _of_rankbench(imported[name])):
+            found[name] = others[name]
     for node in [*tree.body, *(node for cls in classes for node in cls.body)]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             try:
-                value = _evaluate(node.value, bases)
+                value = _evaluate(node.value, found | bases)
             except (ValueError, KeyError):
                 continue  # computed at run time: planning does not need it
             found |= {name.id: value for name in targets if isinstance(name, ast.Name)}
@@ -196,21 +201,26 @@ def _of_rankbench(path: Path) -> dict[str, Any]:
     return literals(path)
 
 
-def _evaluate(node: ast.expr, bases: dict[str, dict[str, Any]]) -> Any:
-    """The value of a literal, which may begin with the constants of a base class.
+def _evaluate(node: ast.expr, known: dict[str, Any]) -> Any:
+    """The value of a literal, which may begin with a constant.
+
+    Args:
+        known: constants; of a base class: name -> constants.
 
     Raises:
         ValueError, KeyError: the expression is something else.
     """
+    if isinstance(node, ast.Name):
+        return known[node.id]
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return bases[node.value.id][node.attr]
+        return known[node.value.id][node.attr]
     if isinstance(node, ast.Dict) and node.keys[:1] == [None]:
         more = ast.Dict(node.keys[1:], node.values[1:])
-        return _evaluate(node.values[0], bases) | ast.literal_eval(more)
+        return _evaluate(node.values[0], known) | ast.literal_eval(more)
     if isinstance(node, ast.List) and node.elts:
         first, *rest = node.elts
         if isinstance(first, ast.Starred):
-            return _evaluate(first.value, bases) + ast.literal_eval(ast.List(rest))
+            return _evaluate(first.value, known) + ast.literal_eval(ast.List(rest))
     return ast.literal_eval(node)
 
 

@@ -78,14 +78,14 @@ def _parts_of_model(c: Candidate) -> str | None:
 
 def _stages(c: Candidate) -> str | None:
     """Stages of equal length, unless the user says how many parts each has."""
-    needs, options = c.facts.needs, c.cell.options
-    if not needs["sequential"] or (needs["divides"] and "pipe" not in options):
+    needs = c.facts.needs
+    if not needs["sequential"] or needs["divides"]:
         return None
     layers = c.cell.model_options.get("layers")
     if not c.catalog.models[c.cell.model]["decoder"] or layers is None:
         return None
-    stages = options.get("pipe", c.shape.replica_ranks) * c.shape.devices_per_rank
-    given = "," in str(options.get("balance", ""))
+    stages = c.shape.replica_ranks * c.shape.devices_per_rank
+    given = "," in str(c.cell.options.get("balance", ""))
     if layers % stages and not given:
         return (
             f"{c.cell.strategy} splits {c.cell.model} into {stages} stages, which do "
@@ -95,14 +95,13 @@ def _stages(c: Candidate) -> str | None:
 
 
 def _ranks_of_replica(c: Candidate) -> str | None:
-    ranks, replica, needs = c.shape.ranks, c.shape.replica_ranks, c.facts.needs
-    chosen = {name: c.cell.options[name] for name in needs["group_ranks"]}
-    chosen = {name: number for name, number in chosen.items() if number}
-    if ranks % math.prod(chosen.values()):
+    ranks, replica = c.shape.ranks, c.shape.replica_ranks
+    if ranks % replica:
+        return _does_not_divide(c, f"{c.facts.needs['replica_ranks']} {replica}")
+    chosen = {name: c.cell.options[name] for name in c.facts.needs["group_ranks"]}
+    if ranks % math.prod(number or 1 for number in chosen.values()):
         named = " x ".join(f"{name} {number}" for name, number in chosen.items())
         return _does_not_divide(c, named)
-    if ranks % replica:
-        return _does_not_divide(c, f"{needs['replica_ranks']} {replica}")
     return None
 
 
@@ -112,9 +111,8 @@ def _does_not_divide(c: Candidate, named: str) -> str:
 
 def _shares(c: Candidate) -> str | None:
     """Ranks of a replica have equal parts of what they share."""
-    needs, name = c.facts.needs, c.cell.model
-    ranks = c.cell.options.get("tensor", c.shape.replica_ranks)
-    if not needs["divides"]:
+    needs, name, ranks = c.facts.needs, c.cell.model, c.shape.replica_ranks
+    if needs["divides"] not in ("heads", "layers"):
         return None
     model, data = c.catalog.models[name], c.catalog.data[c.cell.data]
     options, heads = c.cell.model_options, model["heads"]
@@ -135,6 +133,25 @@ def _shares(c: Candidate) -> str | None:
     for part, count in parts.items():
         if count % ranks:
             return f"{ranks} ranks cannot share the {count} {part}"
+    return None
+
+
+def _experts(c: Candidate) -> str | None:
+    """A token has enough experts, and ranks of a group have equally many."""
+    strategy, name = c.cell.strategy, c.cell.model
+    shares, options = c.facts.needs["divides"], c.cell.model_options
+    decoder = c.catalog.models[name]["decoder"]
+    experts = options.get("experts", 0) if decoder else 0
+    if not experts:
+        lacks = f"{strategy} shares experts out to ranks; {name} has none"
+        return lacks if shares == "experts" else None
+    if experts < options["top_k"]:
+        return f"top_k {options['top_k']} of {name} is more than its {experts} experts"
+    if shares == "layers":
+        return f"{strategy} splits one MLP per block; {name} has {experts} experts"
+    ranks = c.cell.options["degree"] or c.shape.ranks if shares == "experts" else 1
+    if experts % ranks:
+        return f"{ranks} ranks cannot share the {experts} experts of {name}"
     return None
 
 
@@ -239,8 +256,7 @@ def _schedule(c: Candidate) -> str | None:
             f"schedule {name} needs torch {since} over {c.cell.backend}; this is "
             f"{c.software.torch}"
         )
-    count = c.cell.options["microbatches"]
-    ranks = c.cell.options.get("pipe", c.shape.replica_ranks)
+    count, ranks = c.cell.options["microbatches"], c.shape.replica_ranks
     rounds, kind = max(1, count // ranks), needs.get("microbatches")
     if kind == "one_per_rank" and count < ranks:
         return f"schedule {name} needs {ranks} microbatches for {ranks} ranks"
@@ -292,6 +308,8 @@ def _float8(c: Candidate) -> str | None:
     sides = {"tokens of a forward": tokens // c.cell.options.get("accumulation", 1)}
     if model["decoder"]:
         options = c.cell.model_options
+        if options.get("experts"):
+            return f"fp8 needs multiples of 16, unlike rows of an expert of {name}"
         sides["values of a token (width)"] = options["width"]
         sides["hidden values of the MLP"] = mlp_width(options)
     for side, count in sides.items():
@@ -324,6 +342,7 @@ RULES = (
     _stages,
     _ranks_of_replica,
     _shares,
+    _experts,
     _conditions,
     _model_and_data,
     _batch,

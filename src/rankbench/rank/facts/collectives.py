@@ -44,7 +44,7 @@ def sweep(
     """Time each operation at each size; all ranks call it together.
 
     Args:
-        operations: of a step, on all ranks the same, except for groups and bytes.
+        operations: of a step, on all ranks the same, except for their groups.
         runtime: the runtime that the ranks have joined.
         world: the place of this rank, and the device of the tensors.
         weight_bytes: of the model.
@@ -61,7 +61,7 @@ def sweep(
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()  # else memory that training has left is not free
-    for operation in _choose(operations, runtime, world):
+    for operation in _choose(operations, world):
         ranks = operation.ranks(world)
         times = operation.bytes and operation.bytes / weight_bytes
         for size in SIZES[device.type]:
@@ -89,13 +89,11 @@ def sweep(
     return found
 
 
-def _choose(
-    operations: Iterable[Operation], runtime: Runtime, world: World
-) -> list[Operation]:
+def _choose(operations: Iterable[Operation], world: World) -> list[Operation]:
     """The operations that matter: not those with a hundredth of the bytes of a step.
 
-    All ranks choose the same, by the rank that sends most. Of several that differ in
-    their groups only, the first is timed, for the bytes of all.
+    Of several that differ in their groups only, the first is timed, for the bytes of
+    all.
     """
     chosen: dict[tuple[str, int], Operation] = {}
     for operation in operations:
@@ -106,11 +104,11 @@ def _choose(
             chosen[key] = replace(before, bytes=total if known else None)
         elif operation.ranks(world) > 1:
             chosen[key] = operation
-    sent = [runtime.largest(operation.bytes or 0) for operation in chosen.values()]
+    most = max((operation.bytes or 0 for operation in chosen.values()), default=0)
     return [
         operation
-        for operation, size in zip(chosen.values(), sent, strict=True)
-        if operation.bytes is None or size > max(sent) / 100
+        for operation in chosen.values()
+        if operation.bytes is None or operation.bytes > most / 100
     ]
 
 

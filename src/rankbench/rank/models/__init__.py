@@ -19,6 +19,9 @@ from torch import Tensor, nn
 
 from rankbench.rank import variants
 from rankbench.rank.models._blueprint import Blueprint as Blueprint
+from rankbench.rank.models._experts import Experts as Experts
+from rankbench.rank.models._experts import expect_balance as expect_balance
+from rankbench.rank.models._experts import routed_rows as routed_rows
 
 # Two samples to count operations with, because batch normalisation rejects a single
 # sample of one pixel.
@@ -176,6 +179,7 @@ def describe_model(
         inputs = example_inputs(sizes, _SAMPLES)
     # The counter does not know each kernel of attention, but matrix products.
     counter = FlopCounterMode(display=False)
+    expect_balance(model)
     with fake, sdpa_kernel(SDPBackend.MATH), counter:
         model(inputs).sum().backward()
     flops = counter.get_total_flops() // _SAMPLES

@@ -53,7 +53,8 @@ PRESETS = {
     },
 }
 
-OPTIONS = {
+# Options of every decoder here.
+DECODER = {
     "layers": {
         "description": "number of blocks",
         "type": "integer",
@@ -78,11 +79,6 @@ OPTIONS = {
         "minimum": 0,
         "default": 0,
     },
-    "mlp": {
-        "description": "the MLP: gelu with 4 widths, or swiglu with 8/3 widths",
-        "enum": ["gelu", "swiglu"],
-        "default": "gelu",
-    },
     "vocabulary": {
         "description": "number of tokens, at least as in the data; 0: as in the data",
         "type": "integer",
@@ -93,6 +89,15 @@ OPTIONS = {
         "description": "the head uses the weights of the embedding",
         "type": "boolean",
         "default": False,
+    },
+}
+
+OPTIONS = {
+    **DECODER,
+    "mlp": {
+        "description": "the MLP: gelu with 4 widths, or swiglu with 8/3 widths",
+        "enum": ["gelu", "swiglu"],
+        "default": "gelu",
     },
 }
 

@@ -1,4 +1,4 @@
-"""The decoder of Llama 3: rotary positions, RMS norms and a gated MLP.
+"""The decoder of Llama 3: rotary positions, RMS norms and a gated MLP, or experts.
 
 Dubey et al. 2024, The Llama 3 Herd of Models, table 3, arXiv 2407.21783.
 """
@@ -12,17 +12,11 @@ import torch
 from torch import nn
 
 from rankbench.decoder import swiglu_width
-from rankbench.rank.models.gpt import SPREAD, DecoderBlock, SwiGlu
+from rankbench.rank.models._experts import Mixture
+from rankbench.rank.models.gpt import DECODER, SPREAD, DecoderBlock, SwiGlu
+from rankbench.rank.models.gpt import NEEDS as NEEDS
 
-NEEDS = {
-    "inputs": "tokens",
-    "heads": ["kv_heads", "heads"],
-    "multiples": [["width", "heads"], ["heads", "kv_heads"]],
-    "shares": "tie_embeddings",
-    "decoder": True,
-}
-
-# Sizes of Llama 3.2 1B, and of Llama 3.1 8B and 70B.
+# Sizes of Llama 3.2 1B, of Llama 3.1 8B and 70B, and of Mixtral 8x7B.
 PRESETS = {
     "1b": {
         "layers": 16,
@@ -49,55 +43,43 @@ PRESETS = {
         "mlp_width": 28672,
         "vocabulary": 128256,
     },
+    "8x7b": {
+        "layers": 32,
+        "width": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "mlp_width": 14336,
+        "rope_theta": 1000000.0,
+        "vocabulary": 32000,
+        "experts": 8,
+    },
 }
 
 OPTIONS = {
-    "layers": {
-        "description": "number of blocks",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "width": {
-        "description": "numbers that stand for a token",
-        "type": "integer",
-        "minimum": 1,
-        "default": 128,
-    },
-    "heads": {
-        "description": "heads of attention; they share the width",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "kv_heads": {
-        "description": "heads of keys and values, each for several heads; 0: all heads",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
+    **DECODER,
     "mlp_width": {
         "description": "inner width of the MLP; 0: 8/3 widths, as a multiple of 16",
         "type": "integer",
         "minimum": 0,
         "default": 0,
     },
+    "experts": {
+        "description": "MLPs of a block, of which a token uses some; 0: one for all",
+        "type": "integer",
+        "minimum": 0,
+        "default": 0,
+    },
+    "top_k": {
+        "description": "experts that a token uses, if there are experts",
+        "type": "integer",
+        "minimum": 1,
+        "default": 2,
+    },
     "rope_theta": {
         "description": "base of the wave lengths of rotary positions",
         "type": "number",
         "exclusiveMinimum": 1,
         "default": 500000.0,
-    },
-    "vocabulary": {
-        "description": "number of tokens, at least as in the data; 0: as in the data",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "tie_embeddings": {
-        "description": "the head uses the weights of the embedding",
-        "type": "boolean",
-        "default": False,
     },
 }
 
@@ -110,6 +92,8 @@ def build(
     heads: int,
     kv_heads: int,
     mlp_width: int,
+    experts: int,
+    top_k: int,
     rope_theta: float,
     tie_embeddings: bool,
 ) -> nn.Module:
@@ -131,18 +115,22 @@ def build(
     if tie_embeddings:
         head.weight = embedding.weight
     parts: OrderedDict[str, nn.Module] = OrderedDict(embedding=embedding)
+
+    def mlp() -> nn.Module:
+        return SwiGlu(width, mlp_width or swiglu_width(width))
+
     for number in range(1, layers + 1):
         block = DecoderBlock(
             width,
             heads,
             kv_heads or heads,
             norm=lambda: nn.RMSNorm(width, eps=1e-5),
-            mlp=lambda: SwiGlu(width, mlp_width or swiglu_width(width)),
+            mlp=lambda: Mixture(width, experts, top_k, mlp) if experts else mlp(),
             turn=partial(turn, theta=rope_theta),
         )
         for name, layer in block.named_modules():
             if isinstance(layer, nn.Linear):
-                adds = name in ("out", "mlp.down")
+                adds = name.endswith(("out", "down"))
                 less = (2 * number) ** -0.5 if adds else 1
                 nn.init.normal_(layer.weight, std=SPREAD * less)
         parts[f"block{number}"] = block

@@ -70,7 +70,8 @@ def estimate(
         sent: for each operation of a step operation, group (ranks), dtype, calls and
         bytes (of the whole tensors; the mean over a strategy's period); waits: how
         often the host waits for the device in a step; declared, may_wait: these two as
-        the strategy declares them; strays: operations on tensors of other devices.
+        strategy and experts declare them; strays: operations on tensors of other
+        devices. Experts are expected to get equally many tokens.
 
     Raises:
         CannotBeEstimated: it cannot be known without running.
@@ -132,6 +133,7 @@ def _run(
                 if value is not None:
                     # Of the same tensor it always makes the same.
                     setattr(module, name, fake.from_tensor(value, static_shapes=True))
+    models.expect_balance(blueprint.model, ledger.note_read)
     strategy = set_up_strategy(
         cell,
         world,
@@ -188,8 +190,8 @@ def _run(
             for operation in strategy.operations()
             if operation.ranks(world) > 1
         ],
-        "waits": ledger.waits,
-        "may_wait": strategy.waits + strategy.scaler.is_enabled(),
+        "waits": ledger.waits + ledger.reads,
+        "may_wait": strategy.waits + strategy.scaler.is_enabled() + ledger.reads,
         "strays": sorted(ledger.strays),
     }
 
@@ -214,11 +216,12 @@ def _balance(cell: Cell, shape: Shape, sizes: Mapping[str, int]) -> Mapping[str,
     options = dict(cell.options)
     if options.get("balance") != "measured":
         return options
-    stages = options.get("pipe", shape.replica_ranks) * shape.devices_per_rank
+    stages = shape.replica_ranks * shape.devices_per_rank
     needs = find_strategy(cell.strategy).needs
     stages *= stages_of_rank(options, needs.get("schedules", {}))
     with unset_fake_temporarily(), torch.device("meta"):
         model = models.build(cell.model, **sizes, options=cell.model_options)
+        models.expect_balance(model)
         x, costs = models.example_inputs(sizes, 2), []
         for part in model.children():
             with FlopCounterMode(display=False) as counter:

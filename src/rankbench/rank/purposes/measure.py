@@ -12,7 +12,7 @@ from rankbench.launch_spec import COLLECTIVES, EVALUATION, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.usage import open_meter
-from rankbench.rank.models import describe_model
+from rankbench.rank.models import describe_model, routed_rows
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.purposes.setup import (
@@ -36,10 +36,11 @@ def run(duty: Duty) -> None:
     runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, spec.data_dir)
     usage.reset_peaks(world.devices)
+    blueprint = draw_model(cell, material.sizes)
     strategy = set_up_strategy(
         cell,
         world,
-        draw_model(cell, material.sizes),
+        blueprint,
         replica_ranks=spec.shape.replica_ranks,
     )
     batches = make_batches(duty, cell, material, spec.shape.rank_batch)
@@ -105,7 +106,10 @@ def run(duty: Duty) -> None:
     report["accuracy"], report["collectives"] = accuracy, swept
     seconds["collectives"] = swept_at - trained
     seconds["evaluate"] = clock() - swept_at
-    report["rank"] |= {"seconds": seconds, "details": strategy.details()}
+    details = strategy.details()
+    if routed := routed_rows(blueprint.model):
+        details["routed"] = routed
+    report["rank"] |= {"seconds": seconds, "details": details}
     write_json(spec.work / f"rank{world.rank}.json", report, durable=False)
     duty.progress.enter(THE_END)
     leave_world(runtime)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankbench.rank.models import expect_balance
 from rankbench.rank.strategies.base import Arithmetic
 
 
@@ -67,7 +68,9 @@ def trace_shapes(
     y = shapes[0]
     with torch.no_grad():
         for part in parts:
-            y = copy_to_meta(part)(y.clone())
+            empty = copy_to_meta(part)
+            expect_balance(empty)
+            y = empty(y.clone())
             sent = lower(y, low_dtype)
             shapes.append(sent.contiguous(memory_format=torch.contiguous_format))
     return shapes

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import device_mesh
 
+from rankbench.rank.strategies._split_layers import moved
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Operation
 from rankbench.rank.strategies.ddp import Ddp
 
@@ -63,7 +64,13 @@ class ContextParallel(Ddp):
         swaps = Operation("all_to_all", self.exchanged, self.dtype, self.group)
         return [*super().operations(), swaps]
 
-    def swap(self, x: Tensor, split: int, join: int) -> Tensor:
+    def _to_heads(self, x: Tensor) -> Tensor:
+        return self._swap(x, HEADS, TOKENS)
+
+    def _to_tokens(self, x: Tensor) -> Tensor:
+        return self._swap(x, TOKENS, HEADS)
+
+    def _swap(self, x: Tensor, split: int, join: int) -> Tensor:
         """Split a dimension over the ranks of the group, and join another one."""
         sent = torch.stack(x.chunk(self.degree, split))
         received = torch.empty_like(sent)
@@ -82,23 +89,7 @@ class ContextParallel(Ddp):
         return (places[0] + self.world.rank % self.degree * len(places[0]),)
 
     def _take_heads(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-        return tuple(_Swap.apply(x, self, HEADS, TOKENS) for x in inputs)
+        return tuple(moved(x, self._to_heads, self._to_tokens) for x in inputs)
 
     def _give_heads(self, _: nn.Module, __: Any, output: Tensor) -> Any:
-        return _Swap.apply(output, self, TOKENS, HEADS)
-
-
-class _Swap(torch.autograd.Function):
-    """`ContextParallel.swap`; the gradients go back the same way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, strategy: ContextParallel, split: int, join: int
-    ) -> Tensor:
-        ctx.back = (strategy, join, split)
-        return strategy.swap(x, split, join)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        strategy, split, join = ctx.back
-        return strategy.swap(gradients[0], split, join), None, None, None
+        return moved(output, self._to_tokens, self._to_heads)

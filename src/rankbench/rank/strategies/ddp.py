@@ -167,14 +167,19 @@ class Ddp(Strategy):
         mark("update")
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
+    def averaged(self) -> list[nn.Parameter]:
+        """The weights whose gradients DDP averages."""
+        others = self.model.parameters_to_ignore
+        named = self.bare.named_parameters()
+        return [one for name, one in named if one.requires_grad and name not in others]
+
     def operations(self) -> list[Operation]:
         kind = self.chosen["compression"]
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(kind, torch.float32)
-        numbers = self.weight_bytes / 4
+        numbers = sum(weight.numel() for weight in self.averaged())
         if kind == "powersgd":
             rank = int(self.chosen["powersgd_rank"])
-            weights = self.bare.parameters()
-            numbers = sum(_compressed(weight, rank) for weight in weights)
+            numbers = sum(_compressed(weight, rank) for weight in self.averaged())
         sent = [Operation("all_reduce", numbers * dtype.itemsize, dtype)]
         # Before a forward pass, the buffers of rank 0.
         sizes: dict[torch.dtype, int] = defaultdict(int)
@@ -210,7 +215,7 @@ class Ddp(Strategy):
             loss = self.compute_loss(self.model, batch)
             return lambda: self.backward(loss)
 
-        learning = [one for one in self.model.parameters() if one.requires_grad]
+        learning = self.averaged()
         with self.model.no_sync():
             ready = time_gradients(learning, forward, device)
         self.optimizer.zero_grad()

@@ -63,7 +63,7 @@ _READING = {
     "launch, median over launches. Warm-up: the most steps that any launch leaves out.",
     "Training": "means over launches. An epoch lasts as long as its slowest rank; "
     "later epochs: all whole epochs but the first. Loss: at the first and the last "
-    "timed step.",
+    "timed step. Busiest expert: its tokens over an equal share, mean over blocks.",
     "Ranks": "means over launches. CPU: of one core, so that a rank with two busy "
     "threads has 200 %. GPU: share of the time in which any kernel ran. A GPU that is "
     "idle while another is busy waits for it. Memory: peak of each rank, median.",
@@ -187,6 +187,7 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
         "first loss": [one.loss[0] for one in own],
         "last loss": [one.loss[1] for one in own],
         "accuracy": [one.accuracy for one in own],
+        "busiest expert": [_busiest_expert(one.launch.record["ranks"]) for one in own],
     }
     for number in range(classes if classes <= _MOST_CLASSES else 0):
         fields[f"class {number}"] = [one.class_accuracy[number] for one in own]
@@ -195,6 +196,13 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
         for heading, values in fields.items()
         if values and None not in values
     }
+
+
+def _busiest_expert(ranks: Sequence[Record]) -> float | None:
+    """Tokens of the expert that gets most over an equal share, mean over blocks."""
+    routed = [pd.DataFrame(one.get("details", {}).get("routed")) for one in ranks]
+    counts = pd.concat(routed).groupby(level=0).sum()  # experts x blocks
+    return None if counts.empty else float((counts.max() / counts.mean()).mean())
 
 
 def _describe_ranks(summary: Summary) -> Iterator[Fields]:
