@@ -13,6 +13,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from factories import make_cell, prepare_launch
 from rankbench.launch.process.classify import judge_gate
+from rankbench.launch_spec import LaunchOptions
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 
@@ -50,6 +51,7 @@ def run_ranks(
     seeds: Sequence[int] = (),
     hosts: int = 1,
     variables: Mapping[str, str] | None = None,
+    launch: LaunchOptions | None = None,
     **cell: Any,
 ) -> list[dict[str, Any]]:
     """The reports of the ranks of a launch.
@@ -59,6 +61,7 @@ def run_ranks(
         seeds: of the gate.
         hosts: over how many the ranks pretend to be spread.
         variables: of the ranks; {rank} stands for the number of a rank.
+        launch: what ranks do beside training.
         cell: fields in which it differs from a usual one.
     """
     catalog = load_catalog(code / "rankbench")
@@ -75,6 +78,7 @@ def run_ranks(
         phases=list(facts.phases),
         purpose=purpose,
         seeds=list(seeds),
+        options=launch or LaunchOptions(),
     )
     work = spec.work
     each = shape.ranks // hosts

@@ -92,6 +92,7 @@ class Case:
         ranks = {
             "tp": shape.replica_ranks,
             "mesh": shards * shape.replica_ranks,
+            "mesh3d": shards * shape.replica_ranks,
             "pipeline": shape.replica_ranks,
             "fsdp": cell.options.get("shard_ranks") or shape.ranks,
         }
@@ -155,6 +156,15 @@ CASES = [
     Case("pipeline", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
     *(
         Case("pipeline", {"schedule": name, "microbatches": 8}, {**STAGES, **FOUR})
+        for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
+    ),
+    Case("mesh3d", {"tensor": 2}, STAGES),
+    Case("mesh3d", {"tensor": 4, "shard": 1}, {**STAGES, **BF16, **MESH}),
+    Case("mesh3d", {"tensor": 2, "sequence": False}, STAGES),
+    Case("mesh3d", {"tensor": 2, "pipe": 1}, {**STAGES, "checkpointing": "full"}),
+    Case("mesh3d", {"pipe": 4, "schedule": "1f1b"}, {**STAGES, **BF16}),
+    *(
+        Case("mesh3d", {"tensor": 2, "schedule": name, "microbatches": 8}, STAGES)
         for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
     ),
     Case("mp", {}, {"topology": "1x4"}),

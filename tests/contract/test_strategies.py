@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def defaults_of(name: str) -> dict[str, object]:
 
 def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
     wanted = STRATEGIES[name].needs["replica_ranks"]
+    if isinstance(wanted, list):
+        return math.prod(options[option] for option in wanted)
     if wanted != "all" and isinstance(wanted, str):
         wanted = options[wanted] or "all"
     return ranks if wanted == "all" else wanted

@@ -18,6 +18,7 @@ from equipment import (
 from gate_ranks import copy_code, run_gate, run_ranks
 
 from rankbench.launch.process.classify import TOLERANCE
+from rankbench.launch_spec import LaunchOptions
 
 pytestmark = pytest.mark.contract
 
@@ -92,6 +93,24 @@ def test_a_mesh_of_two_by_two_ranks(more, tmp_path):
     assert judge(tmp_path, "mesh", topology="1x4", **more) == "ok"
 
 
+MESH3D = {
+    "the default": ("1x2", {}),
+    "only layers are split": ("1x2", {"pipe": 1, "tensor": 2}),
+    "only weights are sharded": ("1x2", {"pipe": 1}),
+    "stages and layers": ("1x4", {"tensor": 2, "schedule": "1f1b"}),
+    "stages and shards": ("1x4", {"schedule": "interleaved", "balance": "1,1,2,1"}),
+    "stages and copies": ("1x4", {"shard": 1, "schedule": "zbv", "balance": "1,1,2,1"}),
+    "whole sequences": ("1x4", {"tensor": 2, "sequence": False}),
+    "all of them": ("1x8", {"tensor": 2}),
+}
+
+
+@pytest.mark.parametrize("corner", MESH3D)
+def test_a_mesh_of_three_dimensions(corner, tmp_path):
+    topology, options = MESH3D[corner]
+    assert judge(tmp_path, "mesh3d", topology=topology, options=options) == "ok"
+
+
 def test_context_parallel_groups_beside_each_other(tmp_path):
     """Two by two ranks."""
     more = {"topology": "1x4", "options": {"degree": 2, "accumulation": 2}}
@@ -155,9 +174,15 @@ ERRORS = {
     ),
     "gradients of norms are not added up": (
         "tp",
-        "tp.py",
-        "        if partly := self.layers.partly_learnt():\n",
+        "_split_layers.py",
+        "        if partly := self._partly_learnt():\n",
         "        if partly := []:\n",
+    ),
+    "micro-batches are weighed by the size of a mesh": (
+        "mesh3d",
+        "pipeline.py",
+        "(output, labels)) / self.count\n",
+        "(output, labels)) / self.world.size\n",
     ),
 }
 
@@ -185,13 +210,28 @@ def test_embeddings_that_a_strategy_unties_are_found(tmp_path):
     assert judge(tmp_path, "ddp", code=code, model_options=TIED) == "mismatch"
 
 
-@pytest.mark.parametrize("name", ["ddp", "pipeline", "ep"])
-def test_a_launch_measures_tokens(name, tmp_path):
-    """Also what is timed apart: buckets, stages, and the accuracy."""
-    more = {"steps": 4, "epochs": None, "warmup": 2, "evaluate": True}
-    reports = run_ranks(tmp_path / "run", "measure", **arguments(name, **more))
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("ddp", {}),
+        ("pipeline", {}),
+        ("ep", {}),
+        ("mesh3d", {"topology": "1x4", "options": {"tensor": 2}}),
+    ],
+)
+def test_a_launch_measures_tokens(name, more, tmp_path):
+    """Also what is timed apart: buckets, stages, operations, and the accuracy."""
+    more = {**more, "steps": 4, "epochs": None, "warmup": 2, "evaluate": True}
+    reports = run_ranks(
+        tmp_path / "run",
+        "measure",
+        launch=LaunchOptions(collectives=True),
+        **arguments(name, **more),
+    )
     first = reports[0]
     assert first["rank"]["samples"] == 4 * 8
+    swept = [[(p["operation"], p["bytes"]) for p in r["collectives"]] for r in reports]
+    assert swept == [swept[0]] * len(reports)
     assert first["model"]["flops_per_sample"] > 6 * 16 * 32 * 512
     assert 0 < first["accuracy"]["overall"] < 1
     assert first["accuracy"]["samples"] == 256 * 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,9 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     size = cell.size
     ranks = {"one": 1, "node": size.nodes, "device": size.devices}[facts.needs["ranks"]]
     replica_ranks = facts.needs["replica_ranks"]
-    if isinstance(replica_ranks, str) and replica_ranks != "all":
+    if isinstance(replica_ranks, list):
+        replica_ranks = math.prod(cell.options[name] for name in replica_ranks)
+    elif isinstance(replica_ranks, str) and replica_ranks != "all":
         replica_ranks = cell.options[replica_ranks] or "all"
     if replica_ranks == "all":
         replica_ranks = ranks

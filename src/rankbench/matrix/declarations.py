@@ -25,8 +25,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "ranks": "device",
     # Number of model replicas: one, one per rank, or one per device.
     "replicas": "rank",
-    # Number of ranks that share a replica: a number, "all", or the name of the option
-    # that gives it (0: all).
+    # Number of ranks that share a replica: a number, "all", the name of the option that
+    # gives it (0: all), or options whose product it is: ["pipe", "tensor"].
     "replica_ranks": 1,
     # Names of options whose product must divide the number of ranks (0: all others).
     "group_ranks": [],

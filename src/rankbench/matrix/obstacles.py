@@ -78,14 +78,14 @@ def _parts_of_model(c: Candidate) -> str | None:
 
 def _stages(c: Candidate) -> str | None:
     """Stages of equal length, unless the user says how many parts each has."""
-    needs = c.facts.needs
-    if not needs["sequential"] or needs["divides"]:
+    needs, options = c.facts.needs, c.cell.options
+    if not needs["sequential"] or (needs["divides"] and "pipe" not in options):
         return None
     layers = c.cell.model_options.get("layers")
     if not c.catalog.models[c.cell.model]["decoder"] or layers is None:
         return None
-    stages = c.shape.replica_ranks * c.shape.devices_per_rank
-    given = "," in str(c.cell.options.get("balance", ""))
+    stages = options.get("pipe", c.shape.replica_ranks) * c.shape.devices_per_rank
+    given = "," in str(options.get("balance", ""))
     if layers % stages and not given:
         return (
             f"{c.cell.strategy} splits {c.cell.model} into {stages} stages, which do "
@@ -95,13 +95,14 @@ def _stages(c: Candidate) -> str | None:
 
 
 def _ranks_of_replica(c: Candidate) -> str | None:
-    ranks, replica = c.shape.ranks, c.shape.replica_ranks
-    if ranks % replica:
-        return _does_not_divide(c, f"{c.facts.needs['replica_ranks']} {replica}")
-    chosen = {name: c.cell.options[name] for name in c.facts.needs["group_ranks"]}
-    if ranks % math.prod(number or 1 for number in chosen.values()):
+    ranks, replica, needs = c.shape.ranks, c.shape.replica_ranks, c.facts.needs
+    chosen = {name: c.cell.options[name] for name in needs["group_ranks"]}
+    chosen = {name: number for name, number in chosen.items() if number}
+    if ranks % math.prod(chosen.values()):
         named = " x ".join(f"{name} {number}" for name, number in chosen.items())
         return _does_not_divide(c, named)
+    if ranks % replica:
+        return _does_not_divide(c, f"{needs['replica_ranks']} {replica}")
     return None
 
 
@@ -111,7 +112,8 @@ def _does_not_divide(c: Candidate, named: str) -> str:
 
 def _shares(c: Candidate) -> str | None:
     """Ranks of a replica have equal parts of what they share."""
-    needs, name, ranks = c.facts.needs, c.cell.model, c.shape.replica_ranks
+    needs, name = c.facts.needs, c.cell.model
+    ranks = c.cell.options.get("tensor", c.shape.replica_ranks)
     if needs["divides"] not in ("heads", "layers"):
         return None
     model, data = c.catalog.models[name], c.catalog.data[c.cell.data]
@@ -256,7 +258,8 @@ def _schedule(c: Candidate) -> str | None:
             f"schedule {name} needs torch {since} over {c.cell.backend}; this is "
             f"{c.software.torch}"
         )
-    count, ranks = c.cell.options["microbatches"], c.shape.replica_ranks
+    count = c.cell.options["microbatches"]
+    ranks = c.cell.options.get("pipe", c.shape.replica_ranks)
     rounds, kind = max(1, count // ranks), needs.get("microbatches")
     if kind == "one_per_rank" and count < ranks:
         return f"schedule {name} needs {ranks} microbatches for {ranks} ranks"

@@ -44,7 +44,7 @@ def sweep(
     """Time each operation at each size; all ranks call it together.
 
     Args:
-        operations: of a step, on all ranks the same, except for their groups.
+        operations: of a step, on all ranks the same, except for groups and bytes.
         runtime: the runtime that the ranks have joined.
         world: the place of this rank, and the device of the tensors.
         weight_bytes: of the model.
@@ -61,7 +61,7 @@ def sweep(
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()  # else memory that training has left is not free
-    for operation in _choose(operations, world):
+    for operation in _choose(operations, runtime, world):
         ranks = operation.ranks(world)
         times = operation.bytes and operation.bytes / weight_bytes
         for size in SIZES[device.type]:
@@ -89,11 +89,13 @@ def sweep(
     return found
 
 
-def _choose(operations: Iterable[Operation], world: World) -> list[Operation]:
+def _choose(
+    operations: Iterable[Operation], runtime: Runtime, world: World
+) -> list[Operation]:
     """The operations that matter: not those with a hundredth of the bytes of a step.
 
-    Of several that differ in their groups only, the first is timed, for the bytes of
-    all.
+    All ranks choose the same, by the rank that sends most. Of several that differ in
+    their groups only, the first is timed, for the bytes of all.
     """
     chosen: dict[tuple[str, int], Operation] = {}
     for operation in operations:
@@ -104,11 +106,11 @@ def _choose(operations: Iterable[Operation], world: World) -> list[Operation]:
             chosen[key] = replace(before, bytes=total if known else None)
         elif operation.ranks(world) > 1:
             chosen[key] = operation
-    most = max((operation.bytes or 0 for operation in chosen.values()), default=0)
+    sent = [runtime.largest(operation.bytes or 0) for operation in chosen.values()]
     return [
         operation
-        for operation in chosen.values()
-        if operation.bytes is None or operation.bytes > most / 100
+        for operation, size in zip(chosen.values(), sent, strict=True)
+        if operation.bytes is None or size > max(sent) / 100
     ]
 
 

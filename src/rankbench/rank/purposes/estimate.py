@@ -216,7 +216,7 @@ def _balance(cell: Cell, shape: Shape, sizes: Mapping[str, int]) -> Mapping[str,
     options = dict(cell.options)
     if options.get("balance") != "measured":
         return options
-    stages = shape.replica_ranks * shape.devices_per_rank
+    stages = options.get("pipe", shape.replica_ranks) * shape.devices_per_rank
     needs = find_strategy(cell.strategy).needs
     stages *= stages_of_rank(options, needs.get("schedules", {}))
     with unset_fake_temporarily(), torch.device("meta"):

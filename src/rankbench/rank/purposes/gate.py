@@ -206,7 +206,8 @@ def choose_layers(
     if "layers" not in options or not is_decoder(cell.model):
         return cell.model_options
     decoder = describe_decoder(options, **sizes)
-    stages = int(cell.options.get("virtual_stages", 1)) * shape.replica_ranks
+    stages = int(cell.options.get("virtual_stages", 1))
+    stages *= cell.options.get("pipe", shape.replica_ranks)
     # A block of experts is large.
     least = 1 if options.get("experts") else FEW_LAYERS
     few = max(least, stages * shape.devices_per_rank)

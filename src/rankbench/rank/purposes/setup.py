@@ -185,8 +185,15 @@ def set_up_strategy(
         strategy.load(model, world.device)
     strategy.setup(model, optimizer_maker(cell))
     # Augmentation and dropout must differ between replicas.
-    torch.manual_seed(cell.seed * 1_000_003 + world.rank // replica_ranks)
+    replica = _replica_of(world.rank, world.size, replica_ranks, cell)
+    torch.manual_seed(cell.seed * 1_000_003 + replica)
     return strategy
+
+
+def _replica_of(rank: int, ranks: int, replica_ranks: int, cell: Cell) -> int:
+    """The replica of a rank; on a mesh, ranks of the same stage are neighbours."""
+    neighbours = cell.options["tensor"] if "pipe" in cell.options else replica_ranks
+    return int(rank // neighbours % (ranks // replica_ranks))
 
 
 def make_batches(
@@ -202,11 +209,12 @@ def make_batches(
     Args:
         alone: as a single process loads them.
     """
-    sharing = duty.spec.shape.ranks if alone else duty.spec.shape.replica_ranks
+    ranks = duty.spec.shape.ranks
+    sharing = ranks if alone else duty.spec.shape.replica_ranks
     return Batches(
         material.train,
-        rank=duty.place.rank // sharing,
-        ranks=duty.spec.shape.ranks // sharing,
+        rank=_replica_of(duty.place.rank, ranks, sharing, cell),
+        ranks=ranks // sharing,
         rank_batch=rank_batch,
         seed=cell.seed,
         num_workers=cell.num_workers,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
 from rankbench.rank.strategies.base import Operation
@@ -23,17 +25,15 @@ ROWS = ("out", "down")
 
 Move = Callable[[Tensor], Tensor]
 
+_OPERATIONS = ("all_gather", "reduce_scatter", "all_reduce")
+
 
 class SplitLayers:
     """The layers of a model, split over the ranks of a group, and what the ranks send.
 
     Between split layers, each rank has some tokens of every sequence if the ranks
     divide a sequence; otherwise it has all of them. A model of parts `embedding`,
-    blocks, `norm` and `head` also has its vocabulary split. It then returns logits as
-    a DTensor, of which cross entropy within `loss_parallel` needs no whole.
-
-    Attributes:
-        vocabulary: whether the vocabulary is split.
+    blocks, `norm` and `head` also has its vocabulary split.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class SplitLayers:
         # (operation, dtype) -> bytes, in this step and in the last one.
         self._sending: Counter[tuple[str, torch.dtype]] = Counter()
         self._sent = self._sending
-        self.vocabulary = False
+        # Whether the vocabulary is split; and parts whose input has some tokens only.
+        self._vocabulary, self._sliced = False, range(0)
         if self._ranks == 1:
             return
         parts, names = [*model.children()], [name for name, _ in model.named_children()]
@@ -67,42 +68,74 @@ class SplitLayers:
         assert blocks, "the plan lets through only models that can be split"
         first, end = blocks[0], blocks[-1] + 1
         parts[first].register_forward_pre_hook(lambda _, x: (self._enter(*x),))
-        self.vocabulary = (names[:first], names[end:]) == (
+        self._vocabulary = (names[:first], names[end:]) == (
             ["embedding"],
             ["norm", "head"],
         )
-        if self.vocabulary:
+        if self._vocabulary:
             tables = (m for m in parts[0].modules() if isinstance(m, nn.Embedding))
             self._split_vocabulary(next(tables), cast(nn.Linear, parts[-1]))
         else:
             parts[end - 1].register_forward_hook(lambda _, __, y: self._leave(y))
+        self._sliced = range(first + 1, len(parts) if self._vocabulary else end)
         self._whole = [
             (module, name)
-            for part in parts[first : -1 if self.vocabulary else end]
+            for part in parts[first : -1 if self._vocabulary else end]
             for module in part.modules()
             for name, weight in module.named_parameters(recurse=False)
             if not isinstance(weight, DTensor)
         ]
 
-    def partly_learnt(self) -> list[nn.Parameter]:
-        """Whole weights, such as of norms, that see this rank's tokens alone.
+    def shapes(self, whole: Sequence[Tensor]) -> list[Tensor]:
+        """What this rank has of the input of the first part and the output of each.
 
-        Their gradients are to be summed over the group.
+        Args:
+            whole: what a single process would have, on the meta device.
         """
-        found = [getattr(module, name) for module, name in self._whole]
-        return found if self._sequence else []
+        found = list(whole)
+        if self._sliced:
+            self._sequence &= whole[self._sliced[0]].shape[1] % self._ranks == 0
+        for place in self._sliced if self._sequence else ():
+            found[place] = self._mine(found[place])
+        if self._vocabulary:
+            found[-1] = found[-1].chunk(self._ranks, -1)[self._rank].contiguous()
+        return found
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Logits as a DTensor, if each rank has some of the words."""
+        if not self._vocabulary:
+            return output
+        return DTensor.from_local(output, self._mesh, [Shard(-1)], run_check=False)
+
+    def split_loss(self) -> AbstractContextManager[None]:
+        """A context in which cross entropy, and its backward, need no whole logits."""
+        return loss_parallel() if self._vocabulary else nullcontext()
 
     def end_step(self) -> None:
-        """Free the last input, which nothing reads any more."""
+        """Add up gradients of weights that have seen this rank's tokens alone."""
+        if partly := self._partly_learnt():
+            sum_gradients(partly, self._group)
+        # Nothing reads the last input any more.
         self._last = None
         self._sent, self._sending = self._sending, Counter()
 
     def operations(self) -> list[Operation]:
         """What was sent in the last step by layers and by the loss."""
+        partly = local_bytes(self._partly_learnt())
         return [
-            Operation(name, size, dtype, self._group)
-            for (name, dtype), size in self._sent.items()
+            # Ranks of other stages may send what this one does not: all name the same.
+            *(Operation(name, 0, group=self._group) for name in _OPERATIONS),
+            *(
+                Operation(name, size, dtype, self._group)
+                for (name, dtype), size in self._sent.items()
+            ),
+            Operation("all_reduce", partly, group=self._group),
         ]
+
+    def _partly_learnt(self) -> list[nn.Parameter]:
+        """Whole weights, such as of norms, that see this rank's tokens alone."""
+        found = [getattr(module, name) for module, name in self._whole]
+        return [weight for weight in found if self._sequence and not weight.is_meta]
 
     def _split(self, part: nn.Module) -> bool:
         """Split the linear layers of a part; return whether there are any."""
@@ -149,12 +182,12 @@ class SplitLayers:
         y = self._add_up(functional.linear(x, local(layer.weight)))
         return y if layer.bias is None else y + layer.bias
 
-    def _run_head(self, head: nn.Linear, x: Tensor) -> DTensor:
+    def _run_head(self, head: nn.Linear, x: Tensor) -> Tensor:
         logits = self._run_column(head, x)
         # Of each token, the loss needs the maximum, the sum, and the target.
         kind = torch.promote_types(logits.dtype, torch.float32)
         self._sending["all_reduce", kind] += 3 * kind.itemsize * logits[..., 0].numel()
-        return DTensor.from_local(logits, self._mesh, [Shard(-1)], run_check=False)
+        return logits
 
     def _look_up(self, table: nn.Embedding, ids: Tensor) -> Tensor:
         weight = local(table.weight)
@@ -269,3 +302,12 @@ def sum_gradients(
     sizes = [gradient.numel() for gradient in gradients]
     for gradient, total in zip(gradients, flat.split(sizes), strict=True):
         gradient.copy_(total.view_as(gradient))
+
+
+def by_mesh(weights: Iterable[nn.Parameter]) -> Iterable[nn.Parameter]:
+    """Groups for an optimizer: one kernel cannot update weights on different meshes."""
+    sorts: dict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)
+    for weight in weights:
+        sorts[getattr(weight, "device_mesh", None)].append(weight)
+    groups = [{"params": alike} for alike in sorts.values()]
+    return cast("Iterable[nn.Parameter]", groups)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.nn import functional
 
 from rankbench.rank.models import find_parts
+from rankbench.rank.strategies._split_layers import local
+from rankbench.rank.strategies.base import Operation
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -69,3 +79,75 @@ def gathered_parts(model: nn.Module) -> list[nn.Module]:
         for part in find_parts(model)
         if all(times[weight] == 1 for weight in part.parameters())
     ]
+
+
+class Shards:
+    """Models whose weights FSDP2 shards, and what ranks send for that.
+
+    Attributes:
+        held: bytes, in float32, that this rank would hold without sharding.
+        gathered: bytes, in float32, that it gathers for a forward and backward.
+    """
+
+    def __init__(self, mesh: DeviceMesh, low_dtype: torch.dtype | None) -> None:
+        """Begin with no model.
+
+        Args:
+            mesh: its dimension `shard` has the ranks that share weights, and `copy`, if
+                there is one, those that hold copies.
+            low_dtype: of gathered weights; None leaves it as it is.
+        """
+        copies = "copy" in (mesh.mesh_dim_names or ()) and mesh["copy"].size() > 1
+        self._mesh = mesh["copy", "shard"] if copies else mesh["shard"]
+        self._low_dtype = low_dtype
+        self.held = self.gathered = 0.0
+
+    def add(self, model: nn.Module, *, again: bool, offload: bool = False) -> None:
+        """Shard a model, or what this rank holds of it, in place.
+
+        Args:
+            again: whether to free gathered weights after forward, and to gather them
+                again for backward.
+            offload: whether shards are in the memory of the host.
+        """
+        make_contiguous(model)
+        low = MixedPrecisionPolicy(
+            param_dtype=self._low_dtype,
+            reduce_dtype=torch.float32 if self._low_dtype else None,
+        )
+        shard = partial(
+            fully_shard,
+            mesh=self._mesh,
+            mp_policy=low,
+            offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
+        )
+        parts = gathered_parts(model)
+        # Backward begins with the last part.
+        twice = parts[:-1] if again else []
+        self.count(model, twice)
+        for part in parts:
+            shard(part, reshard_after_forward=part in twice)
+        shard(model, reshard_after_forward=False)
+
+    def count(self, model: nn.Module, twice: Sequence[nn.Module]) -> None:
+        """Count the bytes of a model of which these parts are gathered twice."""
+        held, again = (
+            sum(4.0 * local(p).numel() for part in parts for p in part.parameters())
+            for parts in ([model], twice)
+        )
+        self.held += held
+        self.gathered += held + again
+
+    def operations(self, passes: int = 1) -> list[Operation]:
+        """What a rank sends in so many forwards and backwards."""
+        low, shards = self._low_dtype or torch.float32, self._mesh.get_group("shard")
+        gathered = passes * self.gathered * low.itemsize / 4
+        sent = [
+            Operation("all_gather", gathered, low, shards),
+            Operation("reduce_scatter", self.held, group=shards),
+        ]
+        if self._mesh.ndim == 2:
+            copies = self._mesh.get_group("copy")
+            each = self.held / shards.size()
+            sent.append(Operation("all_reduce", each, group=copies))
+        return sent

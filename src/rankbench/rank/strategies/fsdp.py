@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,21 +14,17 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
     FSDPModule,
     FullyShardedDataParallel,
     MixedPrecision,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
     ShardingStrategy,
-    fully_shard,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from rankbench.rank.strategies._weights import (
+    Shards,
     gathered_parts,
     keep_statistics,
-    make_contiguous,
 )
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Operation
 from rankbench.rank.strategies.single import Single
@@ -95,22 +90,23 @@ class Fsdp(Single):
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         if self.low_dtype:
             keep_statistics(model)
-        wrap = self._wrap_2 if self._runs_fsdp2() else self._wrap_1
-        self.mesh = self._make_mesh()
-        parts = gathered_parts(model)
-        # Backward begins with the last part, and with what is of no part.
-        kept = {*model.parameters()} - {p for part in parts for p in part.parameters()}
-        if parts and self._runs_fsdp2():
-            kept |= {*parts[-1].parameters()}
-        self.kept_bytes = 4 * sum(weight.numel() for weight in kept)
-        wrapped = wrap(model, self.mesh)
+        self.mesh, again = self._make_mesh(), self.chosen["reshard_after_forward"]
         offload, device = self.chosen["offload"], self.world.device
-        self.load(wrapped, torch.device("cpu") if offload else device)
+        self.shards = Shards(self.mesh, self.low_dtype)
+        if self._runs_fsdp2():
+            # On a CPU, as of fake ranks, there is nothing to offload to.
+            self.shards.add(
+                model, again=again, offload=offload and device.type == "cuda"
+            )
+        else:
+            self.shards.count(model, gathered_parts(model) if again else [])
+            model = self._wrap_1(model, again=again)
+        self.load(model, torch.device("cpu") if offload else device)
         # Only weights are offloaded.
-        for module in wrapped.modules():
+        for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(device))
-        super().setup(wrapped, make_optimizer)
+        super().setup(model, make_optimizer)
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
         parts = int(self.chosen["accumulation"])
@@ -134,26 +130,10 @@ class Fsdp(Single):
         return nullcontext()
 
     def operations(self) -> list[Operation]:
-        low = self.low_dtype or torch.float32
-        shards = self.mesh.get_group("shard")
-        size, gathered = self.weight_bytes, float(self.weight_bytes)
-        again, passes = (
-            self.chosen["reshard_after_forward"],
-            self.chosen["accumulation"],
-        )
-        if again:
-            gathered += size - self.kept_bytes  # before backward
-        if again or isinstance(self.model, FSDPModule):
-            gathered *= passes  # else FSDP1 keeps the weights until the last
-        gathered *= low.itemsize / 4
-        sent = [
-            Operation("all_gather", gathered, low, shards),
-            Operation("reduce_scatter", size, group=shards),
-        ]
-        if self.mesh.ndim == 2:
-            copies = self.mesh.get_group("copy")
-            sent.append(Operation("all_reduce", size / shards.size(), group=copies))
-        return sent
+        # Without gathering again, FSDP1 keeps the weights until the last pass.
+        again = self.chosen["reshard_after_forward"]
+        each = again or isinstance(self.model, FSDPModule)
+        return self.shards.operations(self.chosen["accumulation"] if each else 1)
 
     def state_dict(self) -> dict[str, Tensor]:
         # Rank 0 gets the whole model, in the memory of its host. FSDP1 on a CPU would
@@ -186,28 +166,7 @@ class Fsdp(Single):
             kind.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
         )
 
-    def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        make_contiguous(model)
-        low = MixedPrecisionPolicy(
-            param_dtype=self.low_dtype,
-            reduce_dtype=torch.float32 if self.low_dtype else None,
-        )
-        # On a CPU, as of fake ranks, there is nothing to offload to.
-        offload = self.chosen["offload"] and self.world.device.type == "cuda"
-        shard = partial(
-            fully_shard,
-            mesh=mesh,
-            mp_policy=low,
-            offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
-        )
-        parts, again = gathered_parts(model), self.chosen["reshard_after_forward"]
-        for part in parts:
-            # Backward begins with the last one.
-            shard(part, reshard_after_forward=again and part is not parts[-1])
-        shard(model, reshard_after_forward=False)
-        return model
-
-    def _wrap_1(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    def _wrap_1(self, model: nn.Module, *, again: bool) -> nn.Module:
         low = MixedPrecision(
             param_dtype=self.low_dtype,
             reduce_dtype=torch.float32,
@@ -219,10 +178,8 @@ class Fsdp(Single):
             device_id=self.world.device,
             # FSDP1 calls it for one part after the other, and shards each at once.
             param_init_fn=lambda part: self.load(part, self.world.device),
-            device_mesh=mesh,
-            sharding_strategy=_STRATEGIES[
-                mesh.ndim == 2, self.chosen["reshard_after_forward"]
-            ],
+            device_mesh=self.mesh,
+            sharding_strategy=_STRATEGIES[self.mesh.ndim == 2, again],
             auto_wrap_policy=CustomPolicy(set(gathered_parts(model)).__contains__),
             use_orig_params=True,
         )

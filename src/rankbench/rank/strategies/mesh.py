@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import torch
 from torch import nn
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from rankbench.rank.strategies._split_layers import local
-from rankbench.rank.strategies._weights import gathered_parts, make_contiguous
+from rankbench.rank.strategies._weights import Shards
 from rankbench.rank.strategies.base import Operation
 from rankbench.rank.strategies.tp import TensorParallel
 
@@ -51,33 +46,11 @@ class Mesh(TensorParallel):
         )
 
     def shard(self, model: nn.Module) -> None:
-        make_contiguous(model)
-        # What this rank would hold without sharding.
-        self.own_bytes = 4 * sum(local(p).numel() for p in model.parameters())
-        low = MixedPrecisionPolicy(
-            param_dtype=self.low_dtype,
-            reduce_dtype=torch.float32 if self.low_dtype else None,
-        )
-        dims = ("copy", "shard") if self.mesh.size(0) > 1 else "shard"
-        shard = partial(
-            fully_shard,
-            mesh=self.mesh[dims],
-            mp_policy=low,
-            reshard_after_forward=self.chosen["reshard_after_forward"],
-        )
-        for part in gathered_parts(model):
-            shard(part)
-        shard(model)
+        self.shards = Shards(self.mesh, self.low_dtype)
+        self.shards.add(model, again=self.chosen["reshard_after_forward"])
 
     def average(self) -> None:
         """FSDP has averaged the gradients."""
 
     def operations_of_groups(self) -> list[Operation]:
-        low, size = self.low_dtype or torch.float32, self.own_bytes
-        times = 2 if self.chosen["reshard_after_forward"] else 1
-        copies, shards = self.mesh.get_group("copy"), self.mesh.get_group("shard")
-        return [
-            Operation("all_gather", times * size * low.itemsize / 4, low, shards),
-            Operation("reduce_scatter", size, group=shards),
-            Operation("all_reduce", size / shards.size(), group=copies),
-        ]
+        return self.shards.operations()

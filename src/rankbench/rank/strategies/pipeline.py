@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from rankbench.decoder import split_evenly, stages_of_rank
 from rankbench.rank.strategies._partition import count_parts, measure_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies._split_layers import by_mesh, whole
 from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import (
     Batch,
@@ -115,6 +117,8 @@ class Pipeline(Strategy):
         assert isinstance(model, nn.Sequential), "models are sequences of named parts"
         self.model = model
         self.make_optimizer = make_optimizer
+        self.group = self.find_group()
+        self.ranks, self.place = self.group.size(), self.group.rank()
         self.stages: list[TimedStage] = []
         self.costs: list[float] = []
         self._sends: list[Tensor] = []
@@ -124,7 +128,7 @@ class Pipeline(Strategy):
     def step(self, batch: Batch, mark: Mark) -> Tensor | None:
         if not self.stages:
             self._split(batch)
-        loss = self._run(batch)
+        loss = self.run(batch)
         mark("pipeline")
         self.update()
         mark("update")
@@ -133,7 +137,8 @@ class Pipeline(Strategy):
     def operations(self) -> list[Operation]:
         """What this rank sends: activations to the next stage, gradients back."""
         size = self.count * sum(x.nbytes for x in self._sends)
-        return [Operation("send_recv", size, self._sends[0].dtype)]
+        dtype = self.low_dtype or torch.float32
+        return [Operation("send_recv", size, dtype, self.group)]
 
     def details(self) -> dict[str, Any]:
         """The stages of this rank, and the share of a step in which it waits.
@@ -149,7 +154,7 @@ class Pipeline(Strategy):
         for _ in range(PROBES):
             distributed.barrier()
             with watch("step"):
-                self._run(batch)
+                self.run(batch)
         for stage in self.stages:
             stage.watch = idle
         self.optimizer.zero_grad()
@@ -165,7 +170,7 @@ class Pipeline(Strategy):
         distributed.all_reduce(step, distributed.ReduceOp.MAX)
         bubble = 1 - (forward + backward) / step.cpu()
         names = [name for name, _ in self.model.named_children()]
-        waits = KINDS[self.chosen["schedule"]][1] * (self.world.size - 1)
+        waits = KINDS[self.chosen["schedule"]][1] * (self.ranks - 1)
         return {
             # Seconds of each part of the model on a micro-batch; on rank 0 only.
             "part_costs": self.costs,
@@ -181,7 +186,7 @@ class Pipeline(Strategy):
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights of this rank's parts; on rank 0 those of the whole model."""
-        rank = self.world.rank
+        members = distributed.get_process_group_ranks(self.group)
         children = [name for name, _ in self.model.named_children()]
         owner = {
             name: self._owner(stage)
@@ -191,63 +196,88 @@ class Pipeline(Strategy):
         weights = {}
         for name, value in self.model.state_dict().items():
             source = owner[name.partition(".")[0]]
-            if source == rank:
-                weights[name] = value
-                if rank != 0:
-                    distributed.send(value.contiguous(), 0)
-            elif rank == 0:
+            if source == self.place:
+                weights[name] = whole(value)
+                if source != 0 and members[0] == 0:
+                    distributed.send(weights[name].contiguous(), 0, self.group)
+            elif self.world.rank == 0:
                 weights[name] = torch.empty(
                     value.shape, dtype=value.dtype, device=self.world.device
                 )
-                distributed.recv(weights[name], source)
+                distributed.recv(weights[name], members[source], self.group)
         return weights
+
+    def find_group(self) -> ProcessGroup:
+        """The ranks that the stages are on; here all of them."""
+        group = distributed.group.WORLD
+        assert group is not None
+        return group
+
+    def split_layers(self, shapes: list[Tensor]) -> list[Tensor]:
+        """Split the layers of stages over ranks; here each has a rank of its own.
+
+        Args:
+            shapes: of the input of the first part of the model, and of the output of
+                each part.
+
+        Returns:
+            The same, of what a rank then has of them.
+        """
+        return shapes
+
+    def shard(self, stage: Stage) -> None:
+        """Share out what a rank holds of a stage; here no other rank has the stage."""
 
     def _split(self, batch: Batch) -> None:
         """Split the model into stages, and keep the stages of this rank."""
-        rank, device = self.world.rank, self.world.device
-        self._shapes = tuple(whole.to("meta") for whole in batch)
+        device = self.world.device
+        self._shapes = tuple(tensor.to("meta") for tensor in batch)
         images = batch[0][: len(batch[0]) // self.count]
-        parts, number = list(self.model), self.world.size * self.per_rank
+        parts, number = list(self.model), self.ranks * self.per_rank
         balance = str(self.chosen["balance"])
         if balance == "measured":
             counts = self._measure(parts, images, number)
         else:
             counts = count_parts(balance, parts, images, number, self.load)
         self._borders = list(pairwise(accumulate(counts, initial=0)))
-        shapes = trace_shapes(parts, images, self.low_dtype)
+        shapes = self.split_layers(trace_shapes(parts, images, self.low_dtype))
         for index, (first, last) in enumerate(self._borders):
-            if self._owner(index) != rank:
+            if self._owner(index) != self.place:
                 for part in parts[first:last]:
                     part.to("meta")
                 continue
             # Gradients go back to the stage before, activations to the next.
             for other, shape in ((index - 1, first), (index + 1, last)):
-                if 0 <= other < number and self._owner(other) != rank:
+                if 0 <= other < number and self._owner(other) != self.place:
                     self._sends.append(shapes[shape])
+            submodule = Stage(parts[first:last], self.arithmetic, self.low_dtype)
+            self.shard(submodule)
             for part in parts[first:last]:
                 self.load(part, device)
             # Shapes are given, or torch would find them by running the stage on
             # uninitialised memory.
             self.stages.append(
                 TimedStage(
-                    Stage(parts[first:last], self.arithmetic, self.low_dtype),
+                    submodule,
                     index,
                     number,
                     device,
                     input_args=(shapes[first].requires_grad_(index > 0),),
                     output_args=(shapes[last].requires_grad_(),),
+                    group=self.group,
                 )
             )
         self.schedule = self._make_schedule()
         mine = [p for stage in self.stages for p in stage.submod.parameters()]
         # An optimizer requires at least one parameter, and a stage may have none.
-        self.optimizer = self.make_optimizer(mine or [nn.Parameter(torch.zeros(1))])
+        mine = mine or [nn.Parameter(torch.zeros(1))]
+        self.optimizer = self.make_optimizer(by_mesh(mine))
 
     def _owner(self, stage: int) -> int:
-        """The rank of a stage."""
-        turn, place = divmod(stage, self.world.size)
+        """The rank of a stage within the group."""
+        turn, place = divmod(stage, self.ranks)
         back = turn == 1 and self.chosen["schedule"] in V_SHAPED
-        return self.world.size - 1 - place if back else place
+        return self.ranks - 1 - place if back else place
 
     def _measure(
         self, parts: Sequence[nn.Module], images: Tensor, number: int
@@ -266,17 +296,18 @@ class Pipeline(Strategy):
         kind: Any = getattr(schedules, KINDS[self.chosen["schedule"]][0])
         single = issubclass(kind, schedules.PipelineScheduleSingle)
         stages = self.stages[0] if single else self.stages
-        schedule = kind(stages, self.count, loss_fn=self._share_of_loss)
+        schedule = kind(stages, self.count, loss_fn=self.share_of_loss)
         # The loss is already divided by the number of micro-batches; some versions of
         # torch would divide the gradients again.
         schedule.scale_grads = False
         return schedule
 
-    def _share_of_loss(self, output: Tensor, labels: Tensor) -> Tensor:
+    def share_of_loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        """What a micro-batch adds to the loss of the batch."""
         with self.stages[-1].watch("loss"):
             return self.compute_loss(nn.Identity(), (output, labels)) / self.count
 
-    def _run(self, batch: Batch) -> Tensor | None:
+    def run(self, batch: Batch) -> Tensor | None:
         """Run forward and backward of all micro-batches.
 
         Returns:

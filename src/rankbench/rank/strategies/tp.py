@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import nullcontext
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.parallel import loss_parallel
 
 from rankbench.rank.strategies._split_layers import (
     SplitLayers,
+    by_mesh,
     local_bytes,
     sum_gradients,
     whole,
@@ -66,15 +61,11 @@ class TensorParallel(Single):
             self.low_dtype,
             sequence=self.chosen["sequence"],
         )
+        model.register_forward_hook(lambda _, __, output: self.layers.logits(output))
         self.shard(model)
         self.load(model, self.world.device)
         self.model = model
-        # One kernel cannot update weights on different meshes.
-        sorts: dict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)
-        for weight in model.parameters():
-            sorts[getattr(weight, "device_mesh", None)].append(weight)
-        groups = [{"params": weights} for weights in sorts.values()]
-        self.optimizer = make_optimizer(cast("Iterable[nn.Parameter]", groups))
+        self.optimizer = make_optimizer(by_mesh(model.parameters()))
 
     def make_mesh(self) -> DeviceMesh:
         """All ranks, as groups that share weights: [groups, ranks of a group]."""
@@ -88,11 +79,9 @@ class TensorParallel(Single):
         """Share out what a rank of a group holds; here the groups are copies."""
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
-        with loss_parallel() if self.layers.vocabulary else nullcontext():
+        with self.layers.split_loss():
             loss = whole(super().train_on(batch, mark))
         self.layers.end_step()
-        if partly := self.layers.partly_learnt():
-            sum_gradients(partly, self.mesh.get_group("tensor"))
         self.average()
         mark("communication")
         return loss
@@ -105,12 +94,7 @@ class TensorParallel(Single):
             sum_gradients(weights, peers, divide=groups)
 
     def operations(self) -> list[Operation]:
-        partly = local_bytes(self.layers.partly_learnt())
-        return [
-            *self.layers.operations(),
-            Operation("all_reduce", partly, group=self.mesh.get_group("tensor")),
-            *self.operations_of_groups(),
-        ]
+        return [*self.layers.operations(), *self.operations_of_groups()]
 
     def operations_of_groups(self) -> list[Operation]:
         """What groups send to each other."""
