@@ -60,25 +60,20 @@ def find_needs(cells: Iterable[Sequence[str | None]]) -> list[Need]:
     return list(found)
 
 
-def note_attempt(
-    wanted: Need,
-    reason: str | None,
-    log: str | os.PathLike[str],
-    environ: Mapping[str, str] = os.environ,
-) -> bool:
+def note_attempt(wanted: Need, reason: str | None, log: str | Path) -> bool:
     """Note that an image or a data set was made, or why it could not be.
 
     Returns:
         Whether this process is a job of a run, so that the note was written.
     """
-    if (plan := environ.get(PLAN_VARIABLE)) is None:
+    if (plan := os.environ.get(PLAN_VARIABLE)) is None:
         return False
     value = {
         "schema": _VERSION,
         "kind": wanted.kind,
         "name": wanted.name,
         "reason": reason and first_line(" ".join(reason.split())),
-        "log": os.fspath(log),
+        "log": str(log),
     }
     write_json(wanted.file(Layout(Path(plan).parent)), value)
     return True

@@ -81,11 +81,12 @@ def test_without_a_run_nothing_is_written(layout, monkeypatch):
     assert not (layout.root / "needs").exists()
 
 
-def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path):
+def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path, monkeypatch):
     plan = read_plan_of(tmp_path, "name: x\nstrategy: single\ntopology: 1x1")
     (cell,) = plan.cells.values()
     layout = Layout(tmp_path / "results")
-    note_attempt(DIGITS, "gone", "x.log", environ={PLAN_VARIABLE: str(layout.plan)})
+    monkeypatch.setenv(PLAN_VARIABLE, str(layout.plan))
+    note_attempt(DIGITS, "gone", "x.log")
     said = "data digits could not be prepared: gone; log: x.log"
     assert find_state(plan, layout, cell).reason == said
     make_request(layout, cell.id, launches=2, cell_hash=cell.hash)

@@ -46,36 +46,29 @@ def read_request(layout: Layout, cell_id: str) -> Request | None:
 
 
 def make_request(
-    layout: Layout,
-    cell_id: str,
-    *,
-    launches: int | Mapping[str, Any],
-    cell_hash: str,
-    profile: bool = False,
-    budget: float | None = None,
-    again: bool = False,
+    layout: Layout, cell_id: str, *, again: bool = False, **wanted: Any
 ) -> Request:
     """The request of a cell; the first one is made if there is none.
 
     Args:
         layout: the result directory.
         cell_id: the cell.
-        launches, cell_hash, profile, budget: as of a request.
         again: ask for a new attempt; earlier measurements are kept.
+        wanted: attributes of a request, without the attempt.
     """
     request = read_request(layout, cell_id)
     if request is None or again:
         # Without a request there may be records, because the file was removed. Never
         # measure into an attempt that may be complete.
         used = [*layout.attempts(cell_id), request.attempt if request else 0]
-        request = Request(max(used) + 1, launches, cell_hash, profile, budget)
-    elif (profile and not request.profile) or budget != request.budget:
-        # The attempt stays the same: its launches are kept, and others are added.
-        request = replace(request, profile=profile or request.profile, budget=budget)
+        asked = Request(max(used) + 1, **wanted)
     else:
-        return request
-    write_json(layout.request(cell_id), asdict(request))
-    return request
+        # The attempt stays the same: its launches are kept, and others are added.
+        profile = request.profile or wanted.get("profile", False)
+        asked = replace(request, profile=profile, budget=wanted.get("budget"))
+    if asked != request:
+        write_json(layout.request(cell_id), asdict(asked))
+    return asked
 
 
 def extend_request(layout: Layout, cell_id: str, *, launches: int) -> None:
