@@ -93,13 +93,13 @@ def test_a_mesh_of_two_by_two_ranks(more, tmp_path):
     assert judge(tmp_path, "mesh", topology="1x4", **more) == "ok"
 
 
+FOUR_STAGES = {"balance": "1,1,2,1"}
 MESH3D = {
-    "the default": ("1x2", {}),
     "only layers are split": ("1x2", {"pipe": 1, "tensor": 2}),
     "only weights are sharded": ("1x2", {"pipe": 1}),
-    "stages and layers": ("1x4", {"tensor": 2, "schedule": "1f1b"}),
-    "stages and shards": ("1x4", {"schedule": "interleaved", "balance": "1,1,2,1"}),
-    "stages and copies": ("1x4", {"shard": 1, "schedule": "zbv", "balance": "1,1,2,1"}),
+    "stages and layers": ("1x4", {"tensor": 2, "schedule": "zbv", **FOUR_STAGES}),
+    "stages and shards": ("1x4", {"schedule": "interleaved", **FOUR_STAGES}),
+    "stages and copies": ("1x4", {"shard": 1, "schedule": "1f1b"}),
     "whole sequences": ("1x4", {"tensor": 2, "sequence": False}),
     "all of them": ("1x8", {"tensor": 2}),
 }
@@ -108,7 +108,8 @@ MESH3D = {
 @pytest.mark.parametrize("corner", MESH3D)
 def test_a_mesh_of_three_dimensions(corner, tmp_path):
     topology, options = MESH3D[corner]
-    assert judge(tmp_path, "mesh3d", topology=topology, options=options) == "ok"
+    more = {"topology": topology, "options": options, "clip_gradients": 0.5}
+    assert judge(tmp_path, "mesh3d", **more) == "ok"
 
 
 def test_context_parallel_groups_beside_each_other(tmp_path):
@@ -178,6 +179,12 @@ ERRORS = {
         "        if partly := self._partly_learnt():\n",
         "        if partly := []:\n",
     ),
+    "gradients of other stages are not clipped along": (
+        "pipeline",
+        "pipeline.py",
+        "clip(self.optimizer, max_norm, self.group)\n",
+        "clip(self.optimizer, max_norm)\n",
+    ),
     "micro-batches are weighed by the size of a mesh": (
         "mesh3d",
         "pipeline.py",
@@ -194,7 +201,8 @@ def test_an_error_is_found(error, tmp_path):
     path = code / "rankbench/rank/strategies" / file
     assert path.read_text().count(right) == 1
     path.write_text(path.read_text().replace(right, wrong))
-    assert judge(tmp_path, strategy, code=code) == "mismatch"
+    more = {"clip_gradients": 0.5} if "clipped" in error else {}
+    assert judge(tmp_path, strategy, code=code, **more) == "mismatch"
 
 
 def test_embeddings_that_a_strategy_unties_are_found(tmp_path):

@@ -458,6 +458,10 @@ def test_a_planted_pipeline_is_foreseen(tmp_path):
     shapes["15x1"] = pipeline_shape("15x1")
     many = foresee(tmp_path / "c", "pipeline", measured, "15x1", shapes, **options)
     assert many.refused == "a model of 14 parts cannot be split in 15"
+    meshed = {"options": {**options["options"], "pipe": 2}}
+    mesh = foresee(tmp_path / "d", "mesh3d", measured, "7x1", shapes, **meshed)
+    assert mesh.method == TOTALS
+    assert "share replicas" in str(mesh.why)
     for _, members in measured.values():
         del members["details"]["details"]["part_costs"]
     older = foresee(tmp_path / "b", "pipeline", measured, "7x1", shapes, **options)

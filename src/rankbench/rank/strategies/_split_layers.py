@@ -311,3 +311,28 @@ def by_mesh(weights: Iterable[nn.Parameter]) -> Iterable[nn.Parameter]:
         sorts[getattr(weight, "device_mesh", None)].append(weight)
     groups = [{"params": alike} for alike in sorts.values()]
     return cast("Iterable[nn.Parameter]", groups)
+
+
+def clip(
+    optimizer: torch.optim.Optimizer,
+    max_norm: float,
+    stages: ProcessGroup | None = None,
+) -> None:
+    """Scale gradients down to this 2-norm of all of them together.
+
+    Args:
+        optimizer: of the weights, in groups as `by_mesh` makes them.
+        stages: ranks that have other weights.
+    """
+    # Weights on one mesh have a norm; those of several add up.
+    meshes = [group["params"] for group in optimizer.param_groups]
+    gradients = [
+        [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+        for weights in meshes
+    ]
+    norms = [whole(nn.utils.get_total_norm(alike)) for alike in gradients]
+    square = torch.stack(norms).square().sum()
+    if stages is not None:
+        distributed.all_reduce(square, group=stages)
+    for weights in meshes:
+        nn.utils.clip_grads_with_norm_(weights, max_norm, square.sqrt())

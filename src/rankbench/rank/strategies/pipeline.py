@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from rankbench.decoder import split_evenly, stages_of_rank
 from rankbench.rank.strategies._partition import count_parts, measure_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
-from rankbench.rank.strategies._split_layers import by_mesh, whole
+from rankbench.rank.strategies._split_layers import by_mesh, clip, whole
 from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import (
     Batch,
@@ -57,7 +57,6 @@ class Pipeline(Strategy):
         "multiple_of": "microbatches",
         "splits_batch": True,
         "compiles": False,
-        "clips": False,
         "schedules": {
             # Older versions hang over gloo: they wait only for the last message of a
             # group, and gloo does not keep the messages in order.
@@ -184,6 +183,9 @@ class Pipeline(Strategy):
             "ideal_bubble": waits / (3 * self.per_rank * self.count + waits),
         }
 
+    def clip(self, max_norm: float) -> None:
+        clip(self.optimizer, max_norm, self.group)
+
     def state_dict(self) -> dict[str, Tensor]:
         """The weights of this rank's parts; on rank 0 those of the whole model."""
         members = distributed.get_process_group_ranks(self.group)
@@ -270,7 +272,7 @@ class Pipeline(Strategy):
         self.schedule = self._make_schedule()
         mine = [p for stage in self.stages for p in stage.submod.parameters()]
         # An optimizer requires at least one parameter, and a stage may have none.
-        mine = mine or [nn.Parameter(torch.zeros(1))]
+        mine = mine or [nn.Parameter(torch.zeros(1, device=device))]
         self.optimizer = self.make_optimizer(by_mesh(mine))
 
     def _owner(self, stage: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
@@ -10,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rankbench.rank.strategies._split_layers import (
     SplitLayers,
     by_mesh,
+    clip,
     local_bytes,
     sum_gradients,
     whole,
@@ -102,15 +102,7 @@ class TensorParallel(Single):
         return [Operation("all_reduce", mine, group=self.mesh.get_group("data"))]
 
     def clip(self, max_norm: float) -> None:
-        # Weights on one mesh have a norm; those of several add up.
-        meshes = [group["params"] for group in self.optimizer.param_groups]
-        norms = [
-            whole(nn.utils.get_total_norm([weight.grad for weight in weights]))
-            for weights in meshes
-        ]
-        norm = torch.linalg.vector_norm(torch.stack(norms))
-        for weights in meshes:
-            nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
+        clip(self.optimizer, max_norm)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: whole(value) for name, value in self.model.state_dict().items()}

@@ -179,7 +179,9 @@ def _stages(summary: Summary) -> Stages | None:
         [rank.get("details") or {} for rank in launch.record["ranks"]]
         for launch in summary.row.launches
     ]
-    if not all("forward_s" in rank for ranks in launches for rank in ranks):
+    # On a mesh, several ranks share a stage.
+    on_mesh = "pipe" in summary.row.cell.options
+    if on_mesh or not all("forward_s" in rank for ranks in launches for rank in ranks):
         return None
     costs = launches[0][0].get("part_costs") or ()
     return Stages(
