@@ -92,8 +92,7 @@ def to_lines(notes: Sequence[Note]) -> list[str]:
     found = []
     for note in notes:
         first, *others = note.text.split("\n")
-        lines = [f"{note.term:<{TERM}}{first}", *(" " * TERM + more for more in others)]
-        found += lines
+        found += [f"{note.term:<{TERM}}{first}", *(" " * TERM + m for m in others)]
     return found
 
 

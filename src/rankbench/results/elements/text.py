@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from rankbench.results.numbers.statistics import Estimate
-    from rankbench.results.numbers.summary import Base
+from rankbench.results.numbers.statistics import DIGITS, Estimate
 
-# As `Estimate.printed` has them.
-_MOST_DIGITS = 4
+if TYPE_CHECKING:
+    from rankbench.results.numbers.summary import Base
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Grid:
         return {i for i, number in enumerate(self.columns.values()) if number}
 
 
-def figures(value: float, digits: int = _MOST_DIGITS) -> str:
+def figures(value: float, digits: int = DIGITS) -> str:
     """The value with so many significant digits, never in scientific notation."""
     text = f"{value:.{digits}g}"
     if "e" not in text:

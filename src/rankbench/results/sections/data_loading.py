@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rankbench.record import Record
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Note
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
-from rankbench.results.numbers.summary import Summary
 
 # If loading takes more than this share of a step, it limits how fast a cell trains.
 DOMINATES = 0.5
@@ -18,38 +15,20 @@ PARTS = ("load_ms", "transfer_ms", "compute_ms", "load_share")
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each cell that is ok."""
-    if not found.measured:
-        return None
-    rows = [
-        {
-            "cell": summary.row.id,
-            "augment": summary.row.cell.augment,
-            "num_workers": summary.row.cell.num_workers,
-            **estimate_parts(summary),
-        }
-        for summary in found.measured
-    ]
-    return Content(rows=rows, notes=list(explain(found)))
-
-
-def estimate_parts(summary: Summary) -> dict[str, Estimate]:
-    """Milliseconds of a step by part, and the share of loading, over the launches."""
-    return {
-        name: mean([getattr(launch, name) for launch in summary.counted])
-        for name in PARTS
-    }
-
-
-def explain(found: ResultSet) -> Iterator[Note]:
-    """A note for each row that spends most of its time on loading."""
+    """A row for each cell that is ok; a note if most of its time goes into loading."""
+    rows, notes = [], []
     for summary in found.measured:
-        share = estimate_parts(summary)["load_share"].value
+        cell, counted = summary.row.cell, summary.counted
+        parts = {n: mean([getattr(one, n) for one in counted]) for n in PARTS}
+        settings = {"augment": cell.augment, "num_workers": cell.num_workers}
+        rows.append({"cell": summary.row.id, **settings, **parts})
+        share = parts["load_share"].value
         if share >= DOMINATES:
-            workers = summary.row.cell.num_workers
+            workers = cell.num_workers
             said = f"loading takes {share:.0%} of the step with num_workers {workers}"
             remedy = _remedy(summary.row.launches[0].record, workers)
-            yield Note(summary.row.id, f"{said}: {remedy}")
+            notes.append(Note(summary.row.id, f"{said}: {remedy}"))
+    return Content(rows=rows, notes=notes) if rows else None
 
 
 def _remedy(record: Record, workers: int) -> str:
