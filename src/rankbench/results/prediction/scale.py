@@ -123,13 +123,9 @@ def read_scale(summary: Summary) -> Scale:
             ]
         ),
         late=np.concatenate([_late(launch) for launch in summary.row.launches]),
-        operations={
-            sweep.operation: sweep.times_weights
-            for sweep in sweeps
-            if sweep.times_weights is not None
-        }
-        if None not in times
-        else {},
+        operations={}
+        if None in times
+        else {sweep.operation: sweep.times_weights or 0.0 for sweep in sweeps},
         weights=float(model.get("parameter_bytes") or 0),
         buckets=_buckets(records),
         stages=_stages(summary),
