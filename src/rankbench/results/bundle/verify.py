@@ -32,7 +32,7 @@ from rankbench.results.bundle.signatures import (
     check_signatures,
 )
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.archive import DamagedFileError, unpack
+from rankbench.results.read.archive import DamagedFileError, open_folder
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import METHOD
@@ -79,21 +79,14 @@ def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
         ValueError: it is not a bundle, or it is signed and there is no ssh-keygen.
         OSError: it cannot be read.
     """
-    if path.is_dir():
-        return _verify_folder(path, signers)
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: give a bundle")
-    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
-        root = Path(place) / "bundle"
-        root.mkdir()
-        try:
-            unpack(path, root)
-        except DamagedFileError as error:
-            said = str(error).removeprefix(str(path)).removeprefix(":")
-            return Verification([Finding(path.name, said.strip())])
-        if not (root / MANIFEST).is_file():
-            return Verification([Finding(MANIFEST, "is missing")])
-        return _verify_folder(root, signers)
+    try:
+        with open_folder(path) as root:
+            if path.is_file() and not (root / MANIFEST).is_file():
+                return Verification([Finding(MANIFEST, "is missing")])
+            return _verify_folder(root, signers)
+    except DamagedFileError as error:
+        said = str(error).removeprefix(str(path)).removeprefix(":")
+        return Verification([Finding(path.name, said.strip())])
 
 
 def _verify_folder(root: Path, signers: Signers | None) -> Verification:

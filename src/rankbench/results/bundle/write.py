@@ -23,7 +23,7 @@ from rankbench.results.bundle.signatures import (
     check_signatures,
 )
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.archive import SUFFIX, pack, unpack
+from rankbench.results.read.archive import SUFFIX, open_folder, pack
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 
@@ -72,12 +72,7 @@ def sign_bundle(bundle: Path, key: Path) -> BundleSignature:
         ValueError: it is no bundle, it differs from its manifest, one of its
             signatures is wrong, or the key does not sign.
     """
-    if not bundle.exists():
-        raise ValueError(f"{bundle} does not exist: give a bundle")
-    with tempfile.TemporaryDirectory(prefix="rankbench-sign-") as place:
-        root = bundle if bundle.is_dir() else Path(place)
-        if root != bundle:
-            unpack(bundle, root)
+    with open_folder(bundle) as root:
         before, odd = list_files(root)
         faults = odd or check_manifest(root)
         faults = faults or check_signatures(root, before, None)[1]

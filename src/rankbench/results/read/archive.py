@@ -200,6 +200,23 @@ def is_plain_name(name: str) -> bool:
 
 
 @contextlib.contextmanager
+def open_folder(path: Path) -> Iterator[Path]:
+    """The folder of this path, or a temporary one with the contents of an archive.
+
+    Raises:
+        ValueError: the path leads to nothing; or as `unpack`.
+    """
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give results or a bundle")
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="rankbench-") as place:
+        unpack(path, Path(place))
+        yield Path(place)
+
+
+@contextlib.contextmanager
 def open_results(path: Path) -> Iterator[Path]:
     """A result directory with its plan and records, for as long as it is needed.
 
@@ -208,13 +225,7 @@ def open_results(path: Path) -> Iterator[Path]:
     Raises:
         ValueError: the path leads to no results; the message says what was expected.
     """
-    if not path.exists():
-        raise ValueError(f"{path} does not exist: give results or a bundle")
-    if not path.is_dir():
-        with tempfile.TemporaryDirectory(prefix="rankbench-") as folder:
-            unpack(path, Path(folder))
-            yield Path(folder)
-        return
-    if not (path / "plan.json").exists():
-        raise ValueError(f"{path} has no plan.json: no experiment was run here")
-    yield path
+    with open_folder(path) as root:
+        if not (root / "plan.json").exists():
+            raise ValueError(f"{path} has no plan.json: no experiment was run here")
+        yield root
