@@ -286,7 +286,9 @@ def label_ends(axes: Axes, ends: Ends, height: float) -> None:
                 "color": style.color,
                 "lw": 0.7,
                 "alpha": 0.7,
-                "shrinkA": 0,
+                # Cutting the line at the text's box would take a tenth of all drawing.
+                "patchA": None,
+                "shrinkA": 2,
                 "shrinkB": 3,
                 "relpos": (0, 0.5),
             },
