@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rankbench.results.numbers.statistics import DIGITS, Estimate
-
 if TYPE_CHECKING:
+    from rankbench.results.numbers.statistics import Estimate
     from rankbench.results.numbers.summary import Base
+
+# As `Estimate.printed` has them.
+_MOST_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Grid:
         return {i for i, number in enumerate(self.columns.values()) if number}
 
 
-def figures(value: float, digits: int = DIGITS) -> str:
+def figures(value: float, digits: int = _MOST_DIGITS) -> str:
     """The value with so many significant digits, never in scientific notation."""
     text = f"{value:.{digits}g}"
     if "e" not in text:
