@@ -31,32 +31,23 @@ class Call:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Of an operation, as functions of the number of ranks.
+# Of an algorithm, as functions of the number of ranks: how many messages follow each
+# other, and how often the bytes pass the slowest link.
+Shares = tuple[Callable[[int], float], Callable[[int], float]]
 
-    Attributes:
-        steps: how many messages follow each other.
-        volume: how often the bytes pass the slowest link.
-    """
-
-    steps: Callable[[int], float]
-    volume: Callable[[int], float]
-
-
-_HALF_RING = Shares(lambda p: p - 1, lambda p: (p - 1) / p)
+_HALF_RING: Shares = (lambda p: p - 1, lambda p: (p - 1) / p)
 _ALGORITHMS: Mapping[str, Sequence[Shares]] = {
     "all_reduce": (
-        Shares(lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p),
-        Shares(lambda p: 2 * math.log2(p), lambda p: 2 * (p - 1) / p),
+        (lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p),
+        (lambda p: 2 * math.log2(p), lambda p: 2 * (p - 1) / p),
     ),
     "reduce_scatter": (_HALF_RING,),
     "all_gather": (_HALF_RING,),
     "broadcast": (
-        Shares(lambda p: math.ceil(math.log2(p)), lambda p: math.ceil(math.log2(p))),
-        Shares(lambda p: p - 1, lambda p: 1.0),
+        (lambda p: math.ceil(math.log2(p)), lambda p: math.ceil(math.log2(p))),
+        (lambda p: p - 1, lambda p: 1.0),
     ),
-    "send_recv": (Shares(lambda p: 1.0, lambda p: 1.0),),
+    "send_recv": ((lambda p: 1.0, lambda p: 1.0),),
 }
 
 
@@ -81,8 +72,8 @@ class Operation:
         """Of a call; 0 on a single rank."""
         if ranks < 2 or size <= 0:
             return 0.0
-        fitted = self.alpha * self.shares.steps(ranks)
-        fitted += self.beta * self.shares.volume(ranks) * size
+        steps, volume = self.shares
+        fitted = self.alpha * steps(ranks) + self.beta * volume(ranks) * size
         known = np.log2(list(self.rest))
         rest = np.interp(math.log2(size), known, list(self.rest.values()))
         return float(fitted * math.exp(rest))
@@ -107,15 +98,9 @@ def fit_network(calls: Sequence[Call]) -> dict[str, Operation]:
 def _fit(shares: Shares, calls: Sequence[Call]) -> tuple[float, Operation]:
     """The sum of squared relative errors, and the fitted model."""
     # Relative errors count, so that small calls matter as much as large ones.
-    known = np.array(
-        [
-            [
-                shares.steps(call.ranks) / call.seconds,
-                shares.volume(call.ranks) * call.size / call.seconds,
-            ]
-            for call in calls
-        ]
-    )
+    steps, volume = shares
+    terms = [(steps(c.ranks), volume(c.ranks) * c.size) for c in calls]
+    known = np.array(terms) / np.array([[call.seconds] for call in calls])
     (alpha, beta), error = optimize.nnls(known, np.ones(len(calls)))
     rest: dict[float, list[float]] = {}
     for call, fitted in zip(calls, known @ (alpha, beta), strict=True):

@@ -142,22 +142,10 @@ def _members(
         with tarfile.open(fileobj=careful, mode="r:") as archive:  # type: ignore[call-overload]
             for member in archive:
                 name, count = member.name, count + 1
-                if not member.isreg() or member.issparse():
-                    said = "a link, a folder or a device"
-                    raise DamagedFileError(
-                        f"{path}: {name!r:.200} is {said}, not a file"
-                    )
-                if not is_plain_name(name):
-                    said = "is no name of a file in a bundle"
-                    raise DamagedFileError(f"{path}: {name!r:.200} {said}")
-                if name <= last:
-                    said = "stands in it twice, or not in its place"
-                    raise DamagedFileError(f"{path}: {name!r} {said}")
                 if count > MAX_FILES:
                     raise DamagedFileError(f"{path} has more than {MAX_FILES} files")
-                if not _is_canonical(careful, member):
-                    said = "the archive has other bytes here than rankbench writes"
-                    raise DamagedFileError(f"{path}: {said}: at {name}")
+                if fault := _find_fault(careful, member, last):
+                    raise DamagedFileError(f"{path}: {fault}")
                 last = name
                 content = archive.extractfile(member)
                 assert content is not None
@@ -172,6 +160,20 @@ def _members(
         raise
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise DamagedFileError(f"{path} is damaged: {error}") from error
+
+
+def _find_fault(plain: _Careful, member: tarfile.TarInfo, last: str) -> str | None:
+    """What is wrong with a member that follows on the one with the last name."""
+    if not member.isreg() or member.issparse():
+        return f"{member.name!r:.200} is a link, a folder or a device, not a file"
+    if not is_plain_name(member.name):
+        return f"{member.name!r:.200} is no name of a file in a bundle"
+    if member.name <= last:
+        return f"{member.name!r} stands in it twice, or not in its place"
+    if not _is_canonical(plain, member):
+        said = "the archive has other bytes here than rankbench writes"
+        return f"{said}: at {member.name}"
+    return None
 
 
 def _is_canonical(plain: _Careful, member: tarfile.TarInfo) -> bool:
