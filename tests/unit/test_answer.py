@@ -19,7 +19,7 @@ from rankbench.results.advice.choice import (
     FEW,
     LESS,
     UNTOLD,
-    Rival,
+    Facts,
     choose,
 )
 from rankbench.results.advice.words import in_brief, in_sentences
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.unit
 # --- choosing -------------------------------------------------------------------------
 
 
-def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, Rival]]:
+def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, Facts]]:
     """Choose among cells that were launched in the same rounds."""
     fit = Fit({name: list(enumerate(own)) for name, own in cells.items()})
     return choose(fit, dict.fromkeys(cells, 1.0), margin)
@@ -54,9 +54,9 @@ def test_a_clear_winner():
     rounds = np.linspace(90, 110, 8)
     best, rivals = choose_of(0.03, a=rounds, b=0.8 * rounds)
     assert best == "a"
-    assert rivals["b"].verdict == LESS
-    assert rivals["b"].ratio.value == pytest.approx(0.8)
-    assert rivals["b"].launches is None
+    assert rivals["b"]["verdict"] == LESS
+    assert rivals["b"]["ratio"]["value"] == pytest.approx(0.8)
+    assert rivals["b"]["launches"] is None
 
 
 def test_a_factor_of_each_row_counts():
@@ -64,7 +64,7 @@ def test_a_factor_of_each_row_counts():
     fit = Fit({"1": list(enumerate(rounds)), "2": list(enumerate(1.5 * rounds))})
     best, rivals = choose(fit, {"1": 1.0, "2": 0.5}, 0.03)
     assert best == "1"
-    assert rivals["2"].ratio.value == pytest.approx(0.75)
+    assert rivals["2"]["ratio"]["value"] == pytest.approx(0.75)
 
 
 def test_equal_is_more_than_not_told_apart():
@@ -72,22 +72,22 @@ def test_equal_is_more_than_not_told_apart():
     near = 0.995 * rounds * (1 + 0.004 * np.array([1, -1] * 4))
     far = 0.995 * rounds * (1 + 0.05 * np.array([1, -1] * 4))
     _, rivals = choose_of(0.03, a=rounds, near=near, far=far)
-    assert rivals["near"].verdict == EQUAL
-    assert rivals["far"].verdict == UNTOLD
-    assert rivals["far"].launches is not None
-    assert 8 < rivals["far"].launches <= 200
+    assert rivals["near"]["verdict"] == EQUAL
+    assert rivals["far"]["verdict"] == UNTOLD
+    assert rivals["far"]["launches"] is not None
+    assert 8 < rivals["far"]["launches"] <= 200
 
 
 def test_too_few_launches_say_nothing():
     _, rivals = choose_of(0.03, a=[100, 101, 99], b=[50, 51, 49])
-    assert (rivals["b"].verdict, rivals["b"].launches) == (FEW, MIN_LAUNCHES)
+    assert (rivals["b"]["verdict"], rivals["b"]["launches"]) == (FEW, MIN_LAUNCHES)
 
 
 def test_six_rounds_suffice_for_many_rivals_that_are_far_behind():
     rounds = np.array([97, 99, 100, 101, 102, 104.0])
     others = {f"b{i}": 0.5 * rounds + i / 10 for i in range(10)}
     _, rivals = choose_of(0.03, a=rounds, **others)
-    assert {rival.verdict for rival in rivals.values()} == {LESS}
+    assert {rival["verdict"] for rival in rivals.values()} == {LESS}
 
 
 @pytest.mark.parametrize("launches", [6, 8, 20])
@@ -101,7 +101,7 @@ def test_a_row_that_is_as_good_is_seldom_called_less(launches):
         slow = 1 - 0.2 * (random.random((5, launches)) < 0.1)
         rates = 100 * drift * scatter * slow
         _, rivals = choose_of(0.03, **{str(i): row for i, row in enumerate(rates)})
-        wrong += any(rival.verdict == LESS for rival in rivals.values())
+        wrong += any(rival["verdict"] == LESS for rival in rivals.values())
     # Five percent, and three standard errors of 300 experiments.
     assert wrong / experiments <= 0.05 + 3 * (0.05 * 0.95 / experiments) ** 0.5
 
@@ -115,7 +115,7 @@ def test_planned_launches_settle_it_mostly():
         count = fit.ratio("a", "b").launches_for(0.04, 0.95)
         assert count is not None
         best, rivals = choose_of(0.001, a=a[:count], b=b[:count])
-        settled += best == "a" and rivals["b"].verdict == LESS
+        settled += best == "a" and rivals["b"]["verdict"] == LESS
     assert settled >= 60
 
 

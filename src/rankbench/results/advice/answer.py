@@ -218,23 +218,15 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
         ranks = int(row.launches[0].record["shape"]["ranks"])
         return row.devices, ranks, packages, name != best
 
-    equal = [name for name, rival in rivals.items() if rival.verdict == EQUAL]
+    equal = [name for name, rival in rivals.items() if rival["verdict"] == EQUAL]
     unit = rows[best].row.cell.unit
-    close = {n: rival for n, rival in rivals.items() if rival.verdict != LESS}
+    close = {n: rival for n, rival in rivals.items() if rival["verdict"] != LESS}
     return {
         "cell": best,
         "throughput": rows[best].numbers["throughput"].scaled(factors[best]).to_json(),
         **({} if unit == "samples" else {"unit": f"{unit}/s"}),
         "recommended": min([best, *equal], key=burden),
-        "rivals": [
-            {
-                "cell": name,
-                "ratio": rival.ratio.to_json(),
-                "verdict": rival.verdict,
-                "launches": rival.launches,
-            }
-            for name, rival in close.items()
-        ],
+        "rivals": [{"cell": name, **rival} for name, rival in close.items()],
         "less": len(rivals) - len(close),
     }
 

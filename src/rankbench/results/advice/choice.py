@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from rankbench.results.numbers import fit as fits
 from rankbench.results.numbers.fit import Fit, LogRatio, confidence_of_each
-from rankbench.results.numbers.statistics import Estimate, round_off
+from rankbench.results.numbers.statistics import round_off
 from rankbench.results.numbers.summary import Summary
 
 # Values of an answer, as JSON has them.
@@ -21,25 +21,9 @@ Facts = dict[str, Any]
 LESS, EQUAL, UNTOLD, FEW = "less", "equal", "untold", "few"
 
 
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """A row beside the best one.
-
-    Attributes:
-        ratio: this row over the best one.
-        verdict: `LESS`, `EQUAL`, `UNTOLD` or `FEW`.
-        launches: how many launches of both would settle it, all in all; None if it is
-            settled, or if too many would be needed.
-    """
-
-    ratio: Estimate
-    verdict: str
-    launches: int | None
-
-
 def choose(
     fit: Fit, factors: Mapping[str, float], margin: float
-) -> tuple[str, dict[str, Rival]]:
+) -> tuple[str, dict[str, Facts]]:
     """Find the best of several rows, and compare all others with it.
 
     The brackets of all rivals hold together, so the best row is called less than
@@ -52,7 +36,9 @@ def choose(
         margin: rows that differ by less are equally good: 0.03 for 3 %.
 
     Returns:
-        The name of the best, and the others by name in descending order.
+        The name of the best, and the others by name in descending order: `ratio` to the
+        best one; `verdict`: `LESS`, `EQUAL`, `UNTOLD` or `FEW`; `launches` of both that
+        would settle it, all in all, or None if it is settled or they are too many.
     """
 
     def find(name: str, base: str) -> LogRatio:
@@ -68,16 +54,18 @@ def choose(
     return best, {name: _judge(find(name, best), margin, confidence) for name in others}
 
 
-def _judge(ratio: LogRatio, margin: float, confidence: float) -> Rival:
+def _judge(ratio: LogRatio, margin: float, confidence: float) -> Facts:
     bracket = ratio.bracket(confidence)
-    verdict = fits.judge(bracket, margin)
-    if bracket.interval and verdict != fits.UNTOLD:
-        return Rival(bracket, EQUAL if verdict == fits.EQUAL else LESS, None)
+    told = fits.judge(bracket, margin)
+    if bracket.interval and told != fits.UNTOLD:
+        verdict = EQUAL if told == fits.EQUAL else LESS
+        return {"ratio": bracket.to_json(), "verdict": verdict, "launches": None}
     # The ratio may turn out to differ from 1, or to be within the margin.
     off = abs(ratio.value)
     distance = max(off, math.log1p(margin) - off)
     launches = ratio.launches_for(distance, confidence)
-    return Rival(bracket, UNTOLD if bracket.interval else FEW, launches)
+    verdict = UNTOLD if bracket.interval else FEW
+    return {"ratio": bracket.to_json(), "verdict": verdict, "launches": launches}
 
 
 def plan_next(
