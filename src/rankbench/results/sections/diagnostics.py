@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -200,6 +203,8 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
 
 def _busiest_expert(ranks: Sequence[Record]) -> float | None:
     """Tokens of the expert that gets most over an equal share, mean over blocks."""
+    if not any(one.get("details", {}).get("routed") for one in ranks):
+        return None  # A data frame for each launch would take long.
     routed = [pd.DataFrame(one.get("details", {}).get("routed")) for one in ranks]
     counts = pd.concat(routed).groupby(level=0).sum()  # experts x blocks
     return None if counts.empty else float((counts.max() / counts.mean()).mean())
@@ -214,30 +219,31 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
     if summary.row.cell.num_workers:
         shares["its loaders"] = _means(records, "ranks", "loader_utilisation")
     by_rank = zip(*(record["ranks"] for record in records), strict=True)
-    peaks = pd.Series(
-        [np.median([peak_memory([one]) for one in ranks]) for ranks in by_rank]
-    )
+    peaks = [
+        float(np.median([peak_memory([one]) for one in ranks])) for ranks in by_rank
+    ]
     yield {
         **{
             heading: _list(own, lambda share: f"{100 * share:.0f} %")
             for heading, own in shares.items()
-            if own.notna().any()
+            if not all(map(math.isnan, own))
         },
         "memory of each rank (MiB)": _list(peaks, figures),
     }
 
 
-def _means(records: Sequence[Record], members: str, name: str) -> pd.Series:
+def _means(records: Sequence[Record], members: str, name: str) -> list[float]:
     """Mean over launches of each rank or device; NaN if no launch recorded it."""
     launches = [[one.get(name) for one in r.get(members) or []] for r in records]
-    return pd.DataFrame(launches, dtype=float).mean()
+    known = [[v for v in own if v is not None] for own in zip_longest(*launches)]
+    return [fmean(own) if own else math.nan for own in known]
 
 
-def _list(values: pd.Series, show: Callable[[float], str]) -> str:
+def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
     """``98 %, 3 %``; of many values the least and the most."""
     if len(values) <= _LISTED:
-        return ", ".join("?" if np.isnan(value) else show(value) for value in values)
-    return f"{show(values.min())} to {show(values.max())} of {len(values)}"
+        return ", ".join("?" if math.isnan(value) else show(value) for value in values)
+    return f"{show(np.nanmin(values))} to {show(np.nanmax(values))} of {len(values)}"
 
 
 def _compare_timers(summary: Summary) -> Iterator[Fields]:
