@@ -105,6 +105,20 @@ def test_training_is_a_mean_over_launches(tmp_path):
     assert row["last loss"] == row["class 2"] == "0.35 [0.1537, 0.5463]"
     assert "class 1" not in row
     assert row["accuracy"] == "0.97 [0.97, 0.97]"
+    assert "busiest expert" not in row
+
+
+def test_the_load_of_the_busiest_expert_is_that_of_all_ranks(tmp_path):
+    """A block may be on both ranks, or as a stage on one of them."""
+
+    def route(record: dict[str, Any]) -> None:
+        first, second = record["ranks"]
+        first["details"] = {"routed": {"block1": [6, 0], "block2": [4, 4]}}
+        second["details"] = {"routed": {"block1": [0, 2], "block3": [0, 8]}}
+
+    (row,) = read_tables(write_ddp(tmp_path, route))["Training"]
+    # 1.5, 1 and 2 times an equal share.
+    assert row["busiest expert"] == "1.5"
 
 
 def test_utilisation_is_a_mean_over_launches(tmp_path):
