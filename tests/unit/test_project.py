@@ -26,8 +26,9 @@ from rankbench.project import (
 )
 from rankbench.project import run as run_module
 from rankbench.project.jobs import jobs_of, resources_of, with_setup
+from rankbench.project.start import check_scheduler
 from rankbench.project.status import find_verdict
-from rankbench.record import Layout, read_json, write_json
+from rankbench.record import Layout, read_json, write_if_changed, write_json
 
 pytestmark = pytest.mark.unit
 
@@ -391,3 +392,17 @@ def test_setup_of_the_site_runs_before_a_job(opened, tmp_path, line, fault):
     assert done.stdout == f"it is {{a}}, \\|['a b', 'c']|{fault}\n"
     opened.plan.site["setup"] = None
     assert with_setup(opened, ["x"]) == ["x"]
+
+
+def test_a_cluster_does_not_measure_into_the_results_of_a_laptop(tmp_path):
+    cluster = share(tmp_path, "allocation: cell")
+    text = "name: some\nstrategy: single\n"
+    laptop = read_plan_of(tmp_path, text, make_site())
+    check_scheduler(cluster)  # Nothing was run yet.
+    write_if_changed(cluster.layout.plan, laptop.to_json())
+    check_scheduler(cluster)  # Nothing was measured.
+    cluster.layout.records.mkdir()
+    with pytest.raises(ValueError, match=r"scheduler: none, and this one has slurm"):
+        check_scheduler(cluster)
+    write_if_changed(cluster.layout.plan, cluster.plan.to_json())
+    check_scheduler(cluster)

@@ -14,6 +14,7 @@ from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.launch.job.requests import extend_request, make_request
+from rankbench.plan import read_plan
 from rankbench.project.jobs import (
     find_pending,
     has_new_budget,
@@ -44,10 +45,12 @@ def begin(run: Run, *, measures: bool = True) -> None:
         measures: whether jobs may be submitted. If not, Slurm does not have to answer.
 
     Raises:
-        ValueError: another run uses this result directory, Slurm does not answer, or a
-            file of the user's own was changed since the plan was made.
+        ValueError: another run uses this result directory, or a site with another
+            scheduler has; Slurm does not answer; or a file of the user's own was
+            changed since the plan was made.
     """
     run.lock.take()
+    check_scheduler(run)
     chosen = {cell.id for cell in run.chosen}
 
     def find_lost_jobs() -> list[CellJob]:
@@ -106,6 +109,25 @@ def begin(run: Run, *, measures: bool = True) -> None:
         "plots": run.plots,
     }
     write_json(run.layout.agenda, agenda)
+
+
+def check_scheduler(run: Run) -> None:
+    """Refuse to measure cells of a cluster into the results of a laptop.
+
+    Raises:
+        ValueError: the records are of a site with another scheduler.
+    """
+    try:
+        before = read_plan(run.layout.plan).site["scheduler"]
+    except (OSError, ValueError):
+        return  # There is no plan that counts.
+    here = run.plan.site["scheduler"]
+    if here != before and run.layout.records.exists():
+        raise ValueError(
+            f"{run.layout.root} has launches of a site with scheduler: {before}, and "
+            f"this one has {here}: one table must not mix them. Name another folder "
+            "(results_dir in site.yaml)"
+        )
 
 
 def _make_requests(run: Run) -> None:
