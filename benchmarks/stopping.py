@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from scipy import signal
 from simulation import LEVELS
 
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Record
 from rankbench.results.compare.sides import read_side
 from rankbench.results.numbers.statistics import geometric_mean
@@ -99,6 +101,10 @@ def _spreads() -> dict[str, tuple[float, float]]:
 
 
 SPREADS = _spreads()
+# Any cell: the rules ask how many devices it has, and what it is compared with.
+(CELL, *_) = load_experiment(
+    Path("config.yaml"), load_catalog(), cuda=False
+).cells.values()
 
 
 def records_of(rates: Values, first: int = 0) -> list[Record]:
@@ -116,7 +122,7 @@ def records_of(rates: Values, first: int = 0) -> list[Record]:
 
 
 def launched(rule: Rule, rates: Values) -> LaunchHistory:
-    return LaunchHistory(rule, "", 1, False, records_of(rates))
+    return LaunchHistory(rule, CELL, records_of(rates))
 
 
 def tell_until(scatters: list[float], cells: int, seed: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any, NamedTuple
 
+from rankbench.cell import Cell
 from rankbench.record import Record, counting, judge_gated, round_of
 
 # Of the intervals of a throughput, over all looks of a rule.
@@ -122,17 +123,13 @@ class LaunchHistory:
 
     Attributes:
         rule: how many there shall be.
-        workload: equal for cells that are alternatives; see `Cell.workload`.
-        devices: of the cell's topology.
-        is_base: whether speedups are relative to this cell. It is never dropped.
+        cell: what was launched. The base of speedups is never dropped.
         records: of all its launches, or `brief` ones.
         beside: records of launches that are not measured, such as the gate's.
     """
 
     rule: Rule
-    workload: str
-    devices: int
-    is_base: bool
+    cell: Cell
     records: list[Record] = field(default_factory=list)
     beside: list[Record] = field(default_factory=list)
 
@@ -189,7 +186,7 @@ def find_enough(
             verdict = judge_gated(cell.beside, cell.records, cell.rule.at_most)
             if not verdict.complete or verdict.status == "ok":
                 # It has a number, or may have one.
-                workloads.setdefault(cell.workload, {})[name] = cell
+                workloads.setdefault(cell.cell.workload(), {})[name] = cell
     for rivals in workloads.values():
         found |= _find_best(rivals)
     if budget is not None:
@@ -271,7 +268,7 @@ def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, StopReason]:
             if name != best
         }
         for name, bound in least.items():
-            if bound * (1 - rule.target) > 1 and not rivals[name].is_base:
+            if bound * (1 - rule.target) > 1 and not rivals[name].cell.is_base:
                 share = f"{1 / bound:.2g}"
                 found[name] = StopReason(
                     look, f"dropped after {look}: at most {share} of the best"
@@ -365,5 +362,5 @@ def _stop_at_budget(
 
 def cost(cell: LaunchHistory, record: Record) -> float:
     """Device-seconds of a launch, with idle devices of a shared allocation."""
-    held = (record.get("round") or {}).get("devices") or cell.devices
+    held = (record.get("round") or {}).get("devices") or cell.cell.size.devices
     return float(held * ((record.get("seconds") or {}).get("launch") or 0.0))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from factories import make_shape, make_surroundings
+from factories import make_cell, make_shape, make_surroundings
 from rankbench.launch.process.reports import merge_surroundings
 from rankbench.record import (
     Record,
@@ -192,7 +192,7 @@ def test_jobs_decide_by_what_they_keep_of_a_record():
 def test_repeated_launches_cost_and_count_as_one():
     rule = Rule(2)
     records = [in_round(1, 1, busy=True), in_round(2, 1)]
-    cell = LaunchHistory(rule, "w", 2, is_base=False, records=records)
+    cell = LaunchHistory(rule, make_cell(topology="1x2"), records)
     # Each took 10 s of 2 devices, and so will the next.
     assert find_enough({"a": cell}, budget=60.0) == {}
     assert find_enough({"a": cell}, budget=59.0)["a"].after == 1

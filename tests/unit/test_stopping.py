@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from factories import make_cell
 from rankbench.record import Record
 from rankbench.stopping import (
     LaunchHistory,
@@ -24,6 +25,7 @@ from rankbench.stopping import (
 
 pytestmark = pytest.mark.unit
 
+TWO = make_cell(topology="1x2")
 UNTIL, BEST = Rule(40, "until", 0.03), Rule(40, "best", 0.03)
 
 
@@ -44,8 +46,7 @@ def record(value: float | None, number: int = 1, **changes: Any) -> Record:
 
 def cell(rule: Rule, values: Sequence[float | None], **changes: Any) -> LaunchHistory:
     records = [record(value, number) for number, value in enumerate(values, start=1)]
-    values_of = {"workload": "w", "devices": 2, "is_base": False, "records": records}
-    return LaunchHistory(rule, **(values_of | changes))
+    return LaunchHistory(rule, TWO, **{"records": records, **changes})
 
 
 def around(center: float, scatter: float, count: int, shift: int = 0) -> list[float]:
@@ -191,14 +192,14 @@ def test_best_needs_launches_of_the_same_rounds():
 
 def test_best_compares_within_a_workload_only():
     cells = rivals([1.0, 0.5], 8)
-    cells["1"].workload = "another"
+    cells["1"].cell = make_cell(topology="1x2", batch_size=8)
     found = find_enough(cells)
     assert {one.why for one in found.values()} == {"best after 8"}
 
 
 def test_the_base_of_speedups_is_never_dropped():
     cells = rivals([1.0, 0.99, 0.3], 12, scatter=0.05)
-    cells["2"].is_base = True
+    cells["2"].cell = make_cell(strategy="single", topology="1x1")
     assert "2" not in find_enough(cells)
 
 

@@ -127,14 +127,8 @@ class Attempt:
 
     def launched(self) -> LaunchHistory:
         """Its launches, as far as stopping rules read them."""
-        return LaunchHistory(
-            rule=self.request.rule,
-            workload=self.cell.workload(),
-            devices=self.cell.size.devices,
-            is_base=self.cell.is_base,
-            records=self.measured.records,
-            beside=self.gate.records,
-        )
+        records, beside = self.measured.records, self.gate.records
+        return LaunchHistory(self.request.rule, self.cell, records, beside)
 
     def verdict(self, enough: StopReason | None) -> Verdict:
         """Judge the launches.

@@ -146,11 +146,9 @@ def load(layout: Layout) -> Results:
     enough = find_enough(
         {
             own.planned.id: LaunchHistory(
-                rule=own.rule,
-                workload=own.planned.cell.workload(),
-                devices=own.planned.cell.size.devices,
-                is_base=own.planned.cell.is_base,
-                records=own.records,
+                own.rule,
+                own.planned.cell,
+                own.records,
                 beside=[launch.record for launch in own.gate],
             )
             for own in attempts
