@@ -203,11 +203,12 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
 
 def _busiest_expert(ranks: Sequence[Record]) -> float | None:
     """Tokens of the expert that gets most over an equal share, mean over blocks."""
-    if not any(one.get("details", {}).get("routed") for one in ranks):
-        return None  # A data frame for each launch would take long.
-    routed = [pd.DataFrame(one.get("details", {}).get("routed")) for one in ranks]
+    found = (one.get("details", {}).get("routed") for one in ranks)
+    routed = [pd.DataFrame(one) for one in found if one]
+    if not routed:
+        return None
     counts = pd.concat(routed).groupby(level=0).sum()  # experts x blocks
-    return None if counts.empty else float((counts.max() / counts.mean()).mean())
+    return float((counts.max() / counts.mean()).mean())
 
 
 def _describe_ranks(summary: Summary) -> Iterator[Fields]:
