@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import Project, with_data
+from evidence import read_record
 from rankbench.launch.job.rounds import draw
 from unit.test_hostile_values import PIECES, make_values
 
@@ -626,31 +628,33 @@ def test_fp16_on_two_ranks_comes_near_fp32(project):
 
 
 @pytest.mark.alone
-def test_timers_of_ddp_stand_beside_ours(project):
+def test_phases_agree_with_the_timers_of_ddp(project):
     project.measure(
         "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: resnet18\n"
         "launcher: manual\n"
         "data: synthetic\nimage_size: 64\nchannels: 3\nbatch_size: 8\nlaunches: 1\n"
         "steps: 4\nwarmup: 8\ngate: false\n"
     )
-    rows: dict[str, dict[str, str]] = {}
-    with open(project.root / "results/small/diagnostics.csv") as file:
-        for row in csv.DictReader(file):
-            if row["table"] == "DDP's own timers":
-                rows.setdefault(row["row"], {})[row["column"]] = row["value"]
-    by_phase = {row["phase"]: row for row in rows.values()}
-
-    def read_both(phase: str) -> list[float]:
-        return [float(by_phase[phase][name]) for name in ("ours (ms)", "DDP's (ms)")]
-
-    step = 0.0
+    (path,) = (project.root / "results/small/records").glob("ddp*/1/1")
+    record = read_record(path / "record.json")
+    steps = np.load(path / "steps.npz")
+    timers = [rank["details"]["ddp_timers"] for rank in record["ranks"]]
+    theirs = {name: np.mean([own[name] for own in timers]) for name in timers[0]}
+    # DDP times each of its first ten steps.
+    (last,) = {own["iteration"] for own in timers}
+    assert last <= 10
+    taken = [
+        np.concatenate([steps[f"rank{rank}/{part}"] for part in ("warmup", "seconds")])
+        for rank in range(2)
+    ]
+    means = 1e3 * np.mean([own[:last].mean(axis=0) for own in taken], axis=0)
+    ours = dict(zip(record["phases"], means, strict=True))
     for phase in ("forward", "backward"):
-        ours, theirs = read_both(phase)
-        assert theirs == pytest.approx(ours, rel=0.1)
-        step += ours
+        assert theirs[f"{phase}_ms"] == pytest.approx(ours[phase], rel=0.1)
     # Both times end when the last gradient has arrived.
-    ours, theirs = read_both("exposed communication")
-    assert abs(ours - theirs) < 0.1 * step
+    exposed = theirs["communication_ms"] - theirs["overlap_ms"]
+    step = ours["forward"] + ours["backward"]
+    assert abs(ours["communication"] - exposed) < 0.1 * step
 
 
 @pytest.mark.first

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.sections.diagnostics import sampled_steps
 from unit.synthetic import (
-    PHASES,
     make_cell,
     plan_cell,
     read_rows,
@@ -25,13 +22,6 @@ from unit.synthetic import (
 pytestmark = pytest.mark.unit
 
 DDP = plan_cell(make_cell("ddp", "1x2"))
-TIMERS = {
-    "forward_ms": 3.0,
-    "backward_ms": 5.0,
-    "communication_ms": 4.0,
-    "overlap_ms": 2.5,
-    "iteration": 4,
-}
 Table = list[dict[str, str]]
 
 
@@ -135,66 +125,6 @@ def test_utilisation_is_a_mean_over_launches(tmp_path):
     assert row["CPU of each rank"] == "95 %, 60 %"
     assert row["GPU of each device"] == "85 %, ?"
     assert row["memory of each rank (MiB)"] == "350, 351"
-
-
-def write_timed(root: Path, *ranks: dict[str, float], **changes: Any) -> Layout:
-    """One launch of as many ranks, whose steps last 1, 2, 3 ... ms in each phase."""
-    planned = plan_cell(make_cell("ddp", f"1x{len(ranks)}", **changes))
-    layout = write_plan(root, [planned], launches=1)
-    directory = write_launch(layout, planned, wanted=1)
-
-    def change(record: dict[str, Any]) -> None:
-        for rank, own in zip(record["ranks"], ranks, strict=True):
-            rank["details"] = {"ddp_timers": own}
-
-    edit(directory, change)
-    lasting = np.arange(1, 11)[:, None] * np.ones(len(PHASES)) * 1e-3
-    members = {
-        f"rank{rank}/{member}": part
-        for rank in range(len(ranks))
-        for member, part in (
-            ("warmup", lasting[:2]),
-            ("seconds", lasting[2:]),
-            ("loss", np.ones(10)),
-        )
-    }
-    np.savez(directory / "steps.npz", **members)
-    return layout
-
-
-def test_ddp_and_we_are_compared_on_the_same_steps(tmp_path):
-    layout = write_timed(tmp_path, TIMERS, {**TIMERS, "forward_ms": 5.0})
-    rows = read_tables(layout)["DDP's own timers"]
-    # With 2 warm-up and 8 timed steps, steps 1 to 4 are sampled; the window is steps 3
-    # to 10.
-    assert [list(row.values())[1:] for row in rows] == [
-        ["forward", "2.5", "4", "6.5"],
-        ["backward", "2.5", "5", "6.5"],
-        ["exposed communication", "2.5", "1.5", "6.5"],
-        ["all communication", "", "4", ""],
-    ]
-
-
-@pytest.mark.parametrize("iteration", [11, 100])
-def test_ddp_that_counts_more_than_our_steps_has_no_steps_of_ours(tmp_path, iteration):
-    """As when a script accumulates gradients: DDP counts its parts of a step."""
-    layout = write_timed(tmp_path, {**TIMERS, "iteration": iteration})
-    row = read_tables(layout)["DDP's own timers"][0]
-    assert (row["ours (ms)"], row["DDP's (ms)"]) == ("", "3")
-    assert row["window (ms)"] == "6.5"
-
-
-@pytest.mark.parametrize(
-    ("last", "steps"),
-    [
-        (1, [0]),
-        (9, list(range(9))),
-        (99, list(range(10))),
-        (250, [*range(10), 99, 199]),
-    ],
-)
-def test_ddp_samples_its_first_steps_and_then_one_in_a_hundred(last, steps):
-    assert sampled_steps(last) == steps
 
 
 NIC = {"name": "eth0", "driver": "mlx5_core", "model": "15b3:1017", "gbit_s": 25.0}

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.numbers.result_set import read
-from rankbench.results.sections import load_sections
 from unit.synthetic import (
     edited,
     make_cell,
@@ -67,15 +65,6 @@ def test_bubble_stands_beside_the_ideal_and_the_speedup(layout):
     page = layout.table("html").read_text()
     assert "<summary>Pipelines</summary>" in page
     assert '<td class="number">0.3333</td>' in page
-
-
-def test_the_plot_is_over_microbatches_although_single_has_none(layout):
-    content = load_sections()["pipeline"].make(read(layout))
-    assert content
-    (drawing,) = content.drawings
-    assert drawing.frame()["microbatches"].tolist() == [2, 8]
-    (axes,) = drawing.draw(6.4).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "8"]
 
 
 def test_without_a_pipeline_there_is_no_word_of_it(tmp_path):

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import traceback
+from typing import Any
 
 import torch
 from torch import distributed
@@ -27,7 +28,6 @@ from rankbench.rank.scripts.running import (
     find_device,
     may_run_alone,
     place_variables,
-    read_details,
     run_file,
 )
 from rankbench.rank.scripts.session import ScriptSession
@@ -169,9 +169,9 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         # `optim` is what ZeroRedundancyOptimizer runs on this rank.
         state = getattr(leader, "optim", leader).state.values()
     model = describe_root(session.root, shape.replica_ranks)
-    passes = session.counter.passes / session.window.ended
-    details = read_details(session.root, passes)
-    details["optimizers"] = session.counter.leaders
+    details: dict[str, Any] = {"optimizers": session.counter.leaders}
+    if (passes := session.counter.passes / session.window.ended) != 1:
+        details["backwards_per_step"] = passes
     if isinstance(session.root, DistributedDataParallel):
         details["inputs"] = session.inputs
     trained = 0 if leader is None else count_trained(leader)

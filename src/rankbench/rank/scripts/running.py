@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.cell import Cell
 from rankbench.environ import AGENT_STORE, Place, has_agent_store
@@ -188,28 +187,6 @@ def check_ranks(cell: Cell, ranks: int, *, is_own: bool) -> None:
 # Keeps a part of all parameters as one. Parameters with `ds_numel` are parts, too: of
 # ZeRO-3 in DeepSpeed.
 _FSDP = "FullyShardedDataParallel"
-
-
-def read_details(root: nn.Module | None, passes: float) -> dict[str, Any]:
-    """The timers of DDP, as its strategy gives them; empty without DDP.
-
-    DDP counts pairs of forward and backward. If a step has several, as with gradient
-    accumulation, its timers are of parts of steps, and are left out.
-
-    Args:
-        root: the module that the script trains.
-        passes: backwards in a step.
-    """
-    if passes != 1:
-        return {"backwards_per_step": passes}
-    modules = root.modules() if root is not None else ()
-    replicas = [m for m in modules if isinstance(m, DistributedDataParallel)]
-    if len(replicas) != 1:
-        return {}
-    # This module imports much, and nothing is measured any more.
-    from rankbench.rank.strategies.ddp import read_log, read_timers
-
-    return {"ddp_timers": read_timers(read_log(replicas[0]))}
 
 
 def describe_root(root: nn.Module | None, replica_ranks: int) -> dict[str, Any] | None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from rankbench.record import Record
 from rankbench.results.elements.notes import collect_details
@@ -20,24 +19,12 @@ from rankbench.results.numbers.measures import peak_memory
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean, spread
 from rankbench.results.numbers.summary import Summary
-from rankbench.results.read.launches import Launch
 
 # Of more ranks or devices than this, the least and the most are shown.
 _LISTED = 8
 
 # With more classes than this, accuracy by class is in the records alone.
 _MOST_CLASSES = 20
-
-# DDP times each of its first steps, then one in a hundred.
-FIRST, EVERY = 10, 100
-
-# Our phase, and the timers of DDP that are nearest to it.
-_TIMERS = {
-    "forward": ("forward", ("forward_ms",)),
-    "backward": ("backward", ("backward_ms",)),
-    "exposed communication": ("communication", ("communication_ms", "overlap_ms")),
-    "all communication": ("", ("communication_ms",)),
-}
 
 # Heading -> key in the record.
 _SOFTWARE = {
@@ -70,13 +57,6 @@ _READING = {
     "Ranks": "means over launches. CPU: of one core, so that a rank with two busy "
     "threads has 200 %. GPU: share of the time in which any kernel ran. A GPU that is "
     "idle while another is busy waits for it. Memory: peak of each rank, median.",
-    "DDP's own timers": "milliseconds of a step. DDP times each of its first 10 steps "
-    "and then one step in 100, warm-up included; ours: over the same steps. Not known "
-    "for a script, whose steps may be several of DDP. Window: ours, over the timed "
-    "window. DDP's forward ends, and its backward begins, with the model's output; our "
-    "forward includes the loss. Exposed: DDP's communication less what overlaps with "
-    "backward. Ours begins at the last gradient. All communication: from the first "
-    "full bucket to the last averaged one; waiting for slower ranks is part of it.",
     "Environment": "of all rows. Several values: hosts or rows differ; hardware then "
     "says how many hosts have it.",
 }
@@ -247,60 +227,6 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
     return f"{show(np.nanmin(values))} to {show(np.nanmax(values))} of {len(values)}"
 
 
-def _compare_timers(summary: Summary) -> Iterator[Fields]:
-    """Means over ranks and launches: a row for each phase that DDP has timed."""
-    is_script = summary.row.cell.script is not None
-    ranks = [one for run in summary.row.launches for one in _read_timers(run)]
-    for name, (phase, (timer, *without)) in _TIMERS.items():
-        if not ranks or any({timer, *without} - own.keys() for own, _, _ in ranks):
-            continue
-        sampled = [one.get(phase) for _, one, _ in ranks]
-        window = [one.get(phase) for _, _, one in ranks]
-        theirs = [own[timer] - sum(own[one] for one in without) for own, _, _ in ranks]
-        yield {
-            "phase": name,
-            "ours (ms)": None if is_script else _mean_of_known(sampled),
-            "DDP's (ms)": _mean_of_known(theirs),
-            "window (ms)": _mean_of_known(window),
-        }
-
-
-def _read_timers(launch: Launch) -> list[tuple[Fields, Fields, Fields]]:
-    """By rank: DDP's timers, our ms of the steps that DDP timed, and of the window.
-
-    DDP counts pairs of forward and backward. If these are more than there are steps,
-    one step has several, and nobody knows which steps DDP timed.
-    """
-    record = launch.record
-    timers = [(rank.get("details") or {}).get("ddp_timers") for rank in record["ranks"]]
-    own_timers: list[Fields] = [own for own in timers if own]
-    if len(own_timers) < len(timers):
-        return []
-    read = launch.read_steps()
-
-    def describe(steps: NDArray[np.float64]) -> Fields:
-        return dict(zip(record["phases"], 1e3 * steps.mean(axis=0), strict=True))
-
-    found = []
-    for own, warmup, timed in zip(own_timers, read.warmup, read.timed, strict=True):
-        steps, last = np.concatenate([warmup, timed]), int(own["iteration"])
-        is_known = 0 < last <= len(steps)
-        sampled = describe(steps[sampled_steps(last)]) if is_known else {}
-        found.append((own, sampled, describe(timed)))
-    return found
-
-
-def sampled_steps(last: int) -> list[int]:
-    """The steps that DDP has timed, counted from 0; `last` counts from 1."""
-    first = range(1, min(FIRST, last) + 1)
-    return [step - 1 for step in (*first, *range(EVERY, last + 1, EVERY))]
-
-
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
-
-
 def _find_environment(measured: Sequence[Summary]) -> list[Row]:
     """Hardware and software of every host; [] where no row is ok."""
     records = [launch.record for s in measured for launch in s.row.launches]
@@ -377,7 +303,6 @@ _TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
     "Scatter": _describe_scatter,
     "Training": _describe_training,
     "Ranks": _describe_ranks,
-    "DDP's own timers": _compare_timers,
 }
 
 SECTION = Section(

@@ -9,9 +9,8 @@ from rankbench.results.advice.answer import EFFICIENCY
 from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Ends, Mark, Styles
-from rankbench.results.numbers.composition import EXCHANGE
 from rankbench.results.numbers.series import Panel, Series
-from rankbench.results.numbers.statistics import Estimate, mean
+from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
@@ -33,19 +32,6 @@ def speedup(point: Summary) -> Estimate | None:
     """Over the row on one device that the efficiency is relative to."""
     number = point.numbers.get("efficiency")
     return number and number.scaled(point.row.devices)
-
-
-def exposed(point: Summary) -> Estimate | None:
-    """Percent of a step that is communication which nothing hides.
-
-    None for a strategy whose phases do not tell.
-    """
-    shares = [
-        100 * launch.phase_ms[EXCHANGE] / sum(launch.phase_ms.values())
-        for launch in point.counted
-        if EXCHANGE in launch.phase_ms
-    ]
-    return mean(shares) if shares else None
 
 
 def cost(point: Summary) -> tuple[Estimate, Estimate]:
@@ -146,14 +132,6 @@ def _finish_speedup(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
     axes.set_ylabel("speedup over one device")
 
 
-def _finish_exposed(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
-    shares = [
-        share.high or share.value for share in map(exposed, panel.points) if share
-    ]
-    axes.set_ylim(0, 1.15 * max(shares))
-    axes.set_ylabel("% of a step")
-
-
 def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     """Cost against time, and a line through the rows that no other row beats."""
     (axes,) = grid
@@ -230,18 +208,6 @@ _PLOTS = (
         says=_compares(per_device),
         draw=_draw_cost,
         lines={"none is both faster and cheaper": ":"},
-    ),
-    PanelPlot(
-        name="communication",
-        question="How much of a step is communication that nothing hides?",
-        caption=(
-            "Mean share of a step from a rank's last gradient to the end of backward. "
-            "Strategies that communicate within forward and backward are not here."
-        ),
-        columns={**_SIZE, "exposed_pct": Estimate},
-        rows=_rows_of("exposed_pct", exposed),
-        says=_compares(exposed),
-        draw=_over_devices(exposed, _finish_exposed),
     ),
 )
 
