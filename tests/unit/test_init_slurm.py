@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
+from rankbench.launch.site import partitions
 from rankbench.launch.site.partitions import (
     Partition,
     choose_partition,
@@ -56,6 +57,26 @@ NodeName=g5 Gres=gpu:h100:8 State=IDLE+DRAIN {_GPU_HOST}
 def read(accounts: tuple[str, ...] = ("ml", "default")) -> dict[str, Partition]:
     found = parse_partitions(PARTITIONS, HOSTS, groups=["users"], accounts=accounts)
     return {partition.name: partition for partition in found}
+
+
+@pytest.mark.parametrize("name", [None, "jdoe"])
+def test_a_user_without_a_name_has_no_accounts(monkeypatch, name):
+    def find_name() -> str:
+        if name is None:
+            raise OSError("No username set in the environment")
+        return name
+
+    def answer(program: str, *words: str) -> str:
+        assert program == "scontrol" or "user=jdoe" in words
+        of = {"partition": PARTITIONS, "node": HOSTS, "format=account": "ml\n"}
+        return of[words[-1]]
+
+    monkeypatch.setattr("getpass.getuser", find_name)
+    monkeypatch.setattr(partitions, "ask_slurm", answer)
+    monkeypatch.setattr(partitions, "try_slurm", answer)
+    found = {one.name: one for one in partitions.ask_partitions()}
+    # Only of a user with a name is it known that the account may not use it.
+    assert (found["paid"].why_not is None) == (name is None)
 
 
 def test_hosts_that_differ_give_the_least_and_a_note():

@@ -67,19 +67,26 @@ def ask_partitions() -> list[Partition]:
     """
     show = ("scontrol", "--all", "--oneliner", "show")
     partitions, hosts = ask_slurm(*show, "partition"), ask_slurm(*show, "node")
-    asked = ("user=" + getpass.getuser(), "format=account")
-    # Clusters without accounting have no accounts.
-    said = try_slurm(
-        "sacctmgr", "--noheader", "--parsable2", "show", "associations", *asked
-    )
-    accounts = set((said or "").split())
     groups = set()
     for number in os.getgroups():
         try:
             groups.add(grp.getgrgid(number).gr_name)
         except KeyError:  # It has no name here.
             groups.add(str(number))
-    return parse_partitions(partitions, hosts, groups=groups, accounts=accounts)
+    return parse_partitions(partitions, hosts, groups=groups, accounts=_ask_accounts())
+
+
+def _ask_accounts() -> set[str]:
+    """Of this user in Slurm; empty if they are not known."""
+    try:
+        asked = ("user=" + getpass.getuser(), "format=account")
+    except (KeyError, OSError):  # It has no name here. KeyError before Python 3.13.
+        return set()
+    # Clusters without accounting have no accounts.
+    said = try_slurm(
+        "sacctmgr", "--noheader", "--parsable2", "show", "associations", *asked
+    )
+    return set((said or "").split())
 
 
 def parse_partitions(
