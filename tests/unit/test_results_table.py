@@ -22,6 +22,7 @@ from unit.synthetic import (
     STEPS,
     WARMUP,
     change_steps,
+    edited,
     make_cell,
     plan_cell,
     read_rows,
@@ -274,6 +275,18 @@ def test_ranks_that_train_alone_are_not_compared(tmp_path):
     row = write_rows(layout)[ddp["id"]]
     assert "no-exchange" in row["marks"]
     assert (row["status"], row["base"], row["efficiency"]) == ("ok", "", "")
+
+
+def test_a_note_says_whose_steps_of_a_script_are_counted(tmp_path):
+    script = {"samples_per_step": "64", "args": ""}
+    planned = plan_cell(make_cell("single", script=script))
+    layout = write_plan(tmp_path, [planned], launches=1)
+    path = write_launch(layout, planned, wanted=1) / "record.json"
+    with edited(path) as record:
+        record["ranks"][0]["details"] = {"optimizers": ["SGD of 9", "Adam of 9"]}
+    write_rows(layout)
+    said = f"of {planned['id']}: by SGD of 9, then Adam of 9."
+    assert said in layout.table("md").read_text()
 
 
 @pytest.mark.parametrize(
