@@ -79,7 +79,7 @@ ERRORS = {
         "        self.optimizer.step()\n",
     ),
 }
-SAMPLER = "        rank=duty.place.rank // sharing,\n"
+SAMPLER = "        rank=_replica_of(duty.place.rank, ranks, sharing, cell),\n"
 
 
 def plant(folder: Path, before: str, after: str) -> Path:

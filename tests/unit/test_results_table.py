@@ -285,8 +285,8 @@ def test_a_note_says_whose_steps_of_a_script_are_counted(tmp_path):
     with edited(path) as record:
         record["ranks"][0]["details"] = {"optimizers": ["SGD of 9", "Adam of 9"]}
     write_rows(layout)
-    said = f"of {planned['id']}: by SGD of 9, then Adam of 9."
-    assert said in layout.table("md").read_text()
+    text = layout.table("md", "diagnostics").read_text()
+    assert f"of {planned['id']}: by SGD of 9, then Adam of 9." in text
 
 
 @pytest.mark.parametrize(

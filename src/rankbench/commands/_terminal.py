@@ -202,10 +202,11 @@ def choose_columns(
         for heading, (name, factor) in COLUMNS.items()
     ]
     for heading, texts in values:
-        needed = _width(heading, texts)
-        if any(texts) and needed <= left:
+        if any(texts):
+            left -= _width(heading, texts)
+            if left < 0:
+                break
             columns.append((heading, texts))
-            left -= needed
     return columns
 
 

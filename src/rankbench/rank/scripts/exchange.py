@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ _LEAST_SHARE = 0.005
 # Operations between two ranks carry activations, as in a pipeline.
 _OF_PIPELINES = ("send", "recv", "alltoall")
 _WITHOUT_VALUES = ("barrier", "monitored_barrier")
+
+_LAST_CALLS = 0.05  # seconds, outside of the timed window
 
 
 class ExchangeProbe:
@@ -46,6 +49,9 @@ class ExchangeProbe:
 
     def end(self) -> None:
         if self._observer is not None:
+            self._observer.stop()
+            # It is freed next, and a thread of the backend may still be within it.
+            time.sleep(_LAST_CALLS)
             self._observer.unregister_callback()
             self._observer = None
 
