@@ -29,7 +29,7 @@ gate: false
 time_limit: 120
 """
 
-SAMPLER = "        rank=duty.place.rank // sharing,\n"
+SAMPLER = "        rank=_replica_of(duty.place.rank, ranks, sharing, cell),\n"
 WRONG = "        rank=duty.place.local_rank,\n"
 GATE = """
 name: sampler
