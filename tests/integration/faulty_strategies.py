@@ -52,6 +52,8 @@ def _of_rank_1(*lines: str, each_step: bool = False) -> str:
 SLOW = _strategy("time.sleep(0.25)\n", each_step=True)
 LATE = _of_rank_1("time.sleep(0.06)", each_step=True)
 HANG = _of_rank_1("time.sleep(10_000)")
+# The file is in the rank's working folder.
+MARKED_HANG = _of_rank_1("open('hangs', 'w').close()", "time.sleep(10_000)")
 KILLED = _of_rank_1("os.kill(os.getpid(), signal.SIGKILL)")
 RAISES = _of_rank_1('raise RuntimeError("the disk of the moon is full")')
 # An allocation above every address-space limit that a test sets.

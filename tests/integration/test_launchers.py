@@ -11,7 +11,7 @@ from pathlib import Path
 
 import faulty_strategies
 import pytest
-from test_faults import cell_of, in_training, prepare, row_of
+from test_faults import cell_of, prepare, row_of
 from test_run import read_table, records_of
 
 from conftest import Project
@@ -112,9 +112,9 @@ def test_a_rank_that_is_killed(launched, launcher, words):
 def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher):
     """horovodrun puts its ranks into sessions of their own."""
     require(launcher)
-    cell = prepare(project, "hang", launcher=launcher)
+    cell = prepare(project, "marked_hang", launcher=launcher)
     run = project.start()
-    project.wait_for(lambda: in_training(project, cell), what="training")
+    project.wait_for((project.root / "hangs").exists, what="the rank that hangs")
     # When the run reports the launch, launcher, helpers and ranks all exist.
     begun = project.processes()
     assert len([p for p in begun if "rankbench.rank" in " ".join(p.cmdline())]) >= 2
