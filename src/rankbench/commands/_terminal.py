@@ -86,8 +86,7 @@ def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
 
 def print_brief(answer: Mapping[str, Any]) -> None:
     """Print an answer, as `answer.json` has it, in at most fifteen lines."""
-    # The list of commands needs no package of the results, and neither do the others
-    # below that print numbers.
+    # Imported here, so that listing the commands needs no package of the results.
     from rankbench.results.advice.words import in_brief, to_lines
 
     print(*to_lines(in_brief(dict(answer))), sep="\n")

@@ -113,7 +113,7 @@ def _does_not_divide(c: Candidate, named: str) -> str:
 def _shares(c: Candidate) -> str | None:
     """Ranks of a replica have equal parts of what they share."""
     needs, name = c.facts.needs, c.cell.model
-    ranks = c.cell.options.get("tensor", c.shape.replica_ranks)
+    ranks = c.shape.replica_ranks // c.cell.options.get("pipe", 1)
     if needs["divides"] not in ("heads", "layers"):
         return None
     model, data = c.catalog.models[name], c.catalog.data[c.cell.data]

@@ -124,7 +124,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-# Packages of strategies whose version can change a result.
+# Other packages whose version can change a result.
 _OTHERS = ("numpy", "mpi4py", "oneccl")
 
 

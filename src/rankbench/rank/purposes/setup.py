@@ -192,7 +192,7 @@ def set_up_strategy(
 
 def _replica_of(rank: int, ranks: int, replica_ranks: int, cell: Cell) -> int:
     """The replica of a rank; on a mesh, ranks of the same stage are neighbours."""
-    neighbours = cell.options["tensor"] if "pipe" in cell.options else replica_ranks
+    neighbours = replica_ranks // cell.options.get("pipe", 1)
     return int(rank // neighbours % (ranks // replica_ranks))
 
 

@@ -37,13 +37,6 @@ TIMERS = {
 }
 
 
-def read_log(model: DistributedDataParallel) -> dict[str, Any]:
-    """What DDP logs of itself; empty if this torch does not tell it."""
-    # A private function of torch: a later version may lack it.
-    logged: dict[str, Any] = getattr(model, "_get_ddp_logging_data", dict)()
-    return logged
-
-
 def read_timers(logged: dict[str, Any]) -> dict[str, float]:
     """DDP's own timers: means over the steps that it sampled, in milliseconds.
 
@@ -194,7 +187,7 @@ class Ddp(Strategy):
         model as it was.
         """
         # A private function of torch: a later version may lack it.
-        logged = read_log(self.model)
+        logged = getattr(self.model, "_get_ddp_logging_data", dict)()
         return {
             "ddp_timers": read_timers(logged),
             "buckets": self._time_buckets(logged),

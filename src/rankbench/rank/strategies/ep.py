@@ -15,7 +15,7 @@ from torch.distributed import device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.models import Experts
-from rankbench.rank.strategies._split_layers import local, moved, sum_gradients
+from rankbench.rank.strategies._split_layers import local, moved
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Operation
 from rankbench.rank.strategies.ddp import Ddp
 
@@ -75,7 +75,9 @@ class ExpertParallel(Ddp):
 
     def update(self) -> None:
         for weight in self.own:
-            sum_gradients([weight], self.copies, divide=self.world.size)
+            gradient = weight.grad
+            distributed.all_reduce(gradient, group=self.copies)
+            gradient /= self.world.size
         self._mark("communication")
         super().update()
 

@@ -319,7 +319,7 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def _fold(name: str) -> str:
-    """A name in two lines at most: what names of alike rows differ in comes late."""
+    """Fold a name into two lines: names of similar rows often differ at their end."""
     return textwrap.fill(name, _NAME_WIDTH, max_lines=2, placeholder=" ...")
 
 

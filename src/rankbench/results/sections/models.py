@@ -33,6 +33,9 @@ def _row(summary: Summary) -> dict[str, Any]:
     gflop = None if flops is None else flops / 1e9
     units = summary.row.cell.units_per_sample
     samples = summary.numbers["throughput"].scaled(1 / units)
+    rate = None
+    if gflop is not None:
+        rate = samples.scaled(gflop) if gflop else Estimate(0.0)
     return {
         "cell": summary.row.id,
         "model": summary.row.cell.model,
@@ -41,7 +44,7 @@ def _row(summary: Summary) -> dict[str, Any]:
         "gflop_per_sample": gflop,
         "replica_batch": batch,
         "flop_per_byte": ratio,
-        "gflop_s": samples.scaled(gflop) if gflop else gflop and Estimate(0.0),
+        "gflop_s": rate,
     }
 
 
