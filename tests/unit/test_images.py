@@ -8,7 +8,9 @@ import io
 import json
 import os
 import queue
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +21,11 @@ import yaml
 from filelock import FileLock
 
 import logs
+from conftest import ROOT
 from rankbench.launch.images import checks
 from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
+    SETTINGS,
     Image,
     check_folder,
     load_given,
@@ -398,3 +402,27 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(containers, imag
         assert second.result(timeout=30)["recipe"] == image.recipe
     # Snakemake compares the time of the sidecar with that of the request.
     assert image.sidecar.stat().st_mtime_ns > 0
+
+
+def test_ci_builds_with_options_that_exist() -> None:
+    text = (ROOT / ".ci/run").read_text()
+    lines = text[text.index("    settings=") : text.index("    # Dead links")]
+    # Commands are printed, a word to a line, instead of run.
+    pretend = "RANKBENCH_IMAGES=/images home=/home builds=() user=(printf '%s\\n')"
+    script = f"set -eu; {pretend}\n{lines}\nwait"
+    said = subprocess.check_output(["bash", "-c", script], text=True)
+    _, *commands = said.split(".venv/bin/python\n")
+    assert len(commands) == 2
+    for command in commands:
+        module, build, settings = re.fullmatch(
+            r"-m\n(.*)\n(build)\n.*\n--settings\n({.*})\n(?:env\n.*\n)?", command
+        ).groups()
+        assert json.loads(settings).keys() <= {*SETTINGS}
+        assert json.loads(settings)["image_dir"] == "/images"
+        done = subprocess.run(
+            [sys.executable, "-m", module, build, "none", "--settings", settings],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert re.match("images: .*none", done.stderr)

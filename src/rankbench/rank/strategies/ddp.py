@@ -187,7 +187,7 @@ class Ddp(Strategy):
         model as it was.
         """
         # A private function of torch: a later version may lack it.
-        logged = getattr(self.model, "_get_ddp_logging_data", dict)()
+        logged: dict[str, Any] = getattr(self.model, "_get_ddp_logging_data", dict)()
         return {
             "ddp_timers": read_timers(logged),
             "buckets": self._time_buckets(logged),

@@ -75,7 +75,7 @@ class ExpertParallel(Ddp):
 
     def update(self) -> None:
         for weight in self.own:
-            gradient = weight.grad
+            gradient = local(weight.grad)
             distributed.all_reduce(gradient, group=self.copies)
             gradient /= self.world.size
         self._mark("communication")
