@@ -100,3 +100,15 @@ def test_a_long_name_cuts_off_no_number(tmp_path):
     _, said = said_of(read(layout))
     assert "static_graph=True" in said["USE"]
     assert "] samples/s." in said["USE"]
+
+
+def test_workloads_are_told_apart(tmp_path):
+    """By settings that the end of a long title would not show."""
+    cells = [make_cell("single", compile=on) for on in (False, True)]
+    planned = [plan_cell(cell, suffix=str(place)) for place, cell in enumerate(cells)]
+    layout = write_plan(tmp_path, planned, launches=2)
+    for one, number in itertools.product(planned, (1, 2)):
+        write_launch(layout, one, number, rate=800 + number, wanted=2)
+    notes = in_brief(find_answer(read(layout)))
+    opened = [note.text for note in notes if note.term == "WHAT"]
+    assert len(opened) == len(set(opened)) == 2

@@ -266,7 +266,7 @@ def test_titles_tell_panels_apart(tmp_path):
         for n, change in enumerate(changes)
     ]
     titles = [panel.title for panel in panels_of(tmp_path, *cells)]
-    own = [title.split("(weak scaling), ")[1] for title in titles]
+    own = [title.split(", convnet, ")[0] for title in titles]
     assert own == [
         "learning_rate 0.01, precision fp32, compile false, partition null",
         "learning_rate 0.01, precision bf16, compile false, partition null",

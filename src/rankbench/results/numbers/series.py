@@ -154,7 +154,10 @@ def _name(cell: Cell) -> str:
 
 
 def _name_groups(cells: Sequence[Cell]) -> list[str]:
-    """Title of each panel: model, data, batch, and whatever else distinguishes it."""
+    """Title of each panel: what distinguishes it, then model, data and batch.
+
+    Where there is little space, the end is cut.
+    """
     fields = [cell.fields for cell in cells]
     varying, titles = find_varying(fields), []
     for cell, values in zip(cells, fields, strict=True):
@@ -171,7 +174,7 @@ def _name_groups(cells: Sequence[Cell]) -> list[str]:
                 f"script {cell.script['args']}".strip(),
                 f"{count} samples in a step",
             ]
-        titles.append(", ".join([*own, *differing]))
+        titles.append(", ".join([*differing, *own]))
     return titles
 
 
