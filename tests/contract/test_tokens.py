@@ -170,8 +170,8 @@ ERRORS = {
     "gradients of experts are not averaged": (
         "ep",
         "ep.py",
-        "sum_gradients([weight], self.copies, divide=self.world.size)",
-        "sum_gradients([weight], self.copies)",
+        "gradient /= self.world.size",
+        "gradient /= 1",
     ),
     "gradients of norms are not added up": (
         "tp",
