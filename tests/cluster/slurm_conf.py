@@ -40,8 +40,10 @@ SchedulerParameters=batch_sched_delay=0
 SlurmdTimeout=20
 KillWait=15
 InactiveLimit=30
-MinJobAge=300
 ReturnToService=2
+
+# Tests ask for jobs that ended minutes ago.
+MinJobAge=3600
 
 NodeName=DEFAULT CPUs={cpus} RealMemory={memory_mib} State=UNKNOWN{gres}
 {nodes}

@@ -87,12 +87,13 @@ def test_rerun_of_a_cell_touches_that_cell_only(site, short, snakemake):
 def test_what_is_measured_needs_no_job_though_scripts_of_the_results_change(
     site, short, snakemake
 ):
-    before = jobs(site), files_of(site, ONE), files_of(site, TWO)
+    before, files = jobs(site), (files_of(site, ONE), files_of(site, TWO))
     for name in ("render/plots.py", "sections/table.py"):
         script = site.project.root / "src/rankbench/results" / name
         script.write_text(script.read_text() + "\n# changed\n")
     assert "0 to measure, 2 measured" in snakemake(*short)
-    assert (jobs(site), files_of(site, ONE), files_of(site, TWO)) == before
+    assert jobs(site).keys() <= before.keys()
+    assert (files_of(site, ONE), files_of(site, TWO)) == files
 
 
 def test_lost_session_is_waited_for_and_nothing_is_measured_twice(site, run, snakemake):

@@ -52,9 +52,9 @@ def test_operations(tmp_path, runtime, ranks):
     for operation in operations:
         points = [p for p in first if p["operation"] == operation]
         assert [p["bytes"] for p in points] == list(SIZES["cpu"][: len(points)])
-        # 16,000 times as many bytes take longer. Other work on the machine only adds
-        # time, so the fastest calls are compared.
-        assert min(points[0]["seconds"]) < min(points[-1]["seconds"])
+        # No socket moves 100 GB/s; a call that returns before its end seems to. What a
+        # small call takes says nothing here: Horovod's waits for the next cycle.
+        assert min(points[-1]["seconds"]) > points[-1]["bytes"] / 100e9
 
 
 @pytest.mark.alone
