@@ -97,7 +97,7 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
         "import os\nos.environ['MY_DATA_DIR']",
         1,
         "crashed",
-        ["'MY_DATA_DIR'; at train.py:2", "HF_HOME", "MY_DATA_DIR of your environment"],
+        ["at train.py:2", "HF_HOME, ", ", MY_DATA_DIR", " of your environment did not"],
     ),
 }
 # Variables that are set where rankbench is started. It chooses threads by itself.
