@@ -200,7 +200,7 @@ def test_one_row_is_no_choice(tmp_path):
     answer = find_answer(read(layout))
     (note,) = in_sentences(answer)
     assert note.term == "no answer"
-    assert note.text.startswith("only one row says how fast a strategy is")
+    assert note.text.startswith("only single on 1 device says how fast a strategy is")
 
 
 def test_rows_on_parts_of_a_device_are_no_choice(tmp_path):

@@ -13,7 +13,10 @@ import pytest
 import rankbench.results
 from pages import Words
 from rankbench.record import PLOTS
+from rankbench.results.advice.answer import find_answer
+from rankbench.results.advice.words import in_brief
 from rankbench.results.elements.text import figures, show_estimate
+from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load
@@ -265,6 +268,12 @@ def test_launches_with_other_settings_are_not_compared(tmp_path):
     has_base = [rows[cell["id"]]["base"] != "" for cell in cells]
     assert has_base == [True, False, False]
     assert "- **environment(NCCL_ALGO)**" in layout.table("md").read_text()
+    workloads = find_answer(read(layout))["workloads"]
+    assert [facts["workload"].split(", convnet")[0] for facts in workloads] == [
+        "NCCL_ALGO=Ring",
+        "NCCL_ALGO=Tree",
+        "mixed NCCL_ALGO",
+    ]
 
 
 def test_ranks_that_train_alone_are_not_compared(tmp_path):
@@ -275,6 +284,11 @@ def test_ranks_that_train_alone_are_not_compared(tmp_path):
     row = write_rows(layout)[ddp["id"]]
     assert "no-exchange" in row["marks"]
     assert (row["status"], row["base"], row["efficiency"]) == ("ok", "", "")
+    alone = find_answer(read(layout))["workloads"][1]
+    assert alone["workload"].startswith("no exchange of gradients, convnet")
+    assert in_brief({"workloads": [alone], "margin": 0.03})[1].text.startswith(
+        "only ddp over gloo on 2 devices says how fast a strategy is"
+    )
 
 
 def test_a_note_says_whose_steps_of_a_script_are_counted(tmp_path):

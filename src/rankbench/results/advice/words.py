@@ -183,10 +183,11 @@ def _remedy(reasons: Sequence[Facts]) -> str:
 
 def _refuse(facts: Facts) -> str:
     """Why there is no answer, and what to do."""
-    count = "only one row says" if facts["rows"] else "no row says"
+    names = list(facts["names"].values())
+    one = f"only {names[0] if len(names) == 1 else 'one row'}"
     return (
-        f"{count} how fast a strategy is, so there is nothing to choose from: "
-        "measure another strategy, backend or topology."
+        f"{one if facts['rows'] else 'no row'} says how fast a strategy is, so there "
+        "is nothing to choose from: measure another strategy, backend or topology."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankbench.cell import ALTERNATIVE, Cell, find_varying, spell_value
 from rankbench.record import OVERSUBSCRIBED
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.summary import Group, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +85,17 @@ def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
     """Group the rows that are ok; [] if there are none."""
     ok = [s for s in summaries if s.row.status == "ok"]
     names = _name_series([s.row.cell for s in ok])
-    groups: dict[str, list[Summary]] = {}
+    groups: dict[Group, list[Summary]] = {}
     for summary in ok:
         groups.setdefault(summary.group, []).append(summary)
     titles = _name_groups([group[0].row.cell for group in groups.values()])
     panels = []
-    for title, group in zip(titles, groups.values(), strict=True):
+    for title, ((_, apart), group) in zip(titles, groups.items(), strict=True):
         series: dict[str, list[Summary]] = {}
         for summary in group:
             series.setdefault(names[_key(summary.row.cell)], []).append(summary)
         found = (Series(name, tuple(points)) for name, points in series.items())
-        panels.append(Panel(title, tuple(found)))
+        panels.append(Panel(", ".join(filter(None, [apart, title])), tuple(found)))
     return panels
 
 

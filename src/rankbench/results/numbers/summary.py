@@ -36,6 +36,9 @@ OF_LAUNCHES = {
 # Fields in which a cell and the cell of its own strategy on one device may differ.
 _FREE_OF_OWN = ("topology", "oversubscribe")
 
+# A workload, and what sets cells apart from others of it, or "".
+Group = tuple[str, str]
+
 NO_STEADY_STATE = "no-steady-state"
 DRIFTING = "drifting"
 UNPAIRED = "unpaired"
@@ -76,7 +79,7 @@ class Summary:
     """
 
     row: Row
-    group: str
+    group: Group
     marks: tuple[str, ...]
     measures: tuple[Measures, ...] = ()
     disturbed: tuple[int, ...] = ()
@@ -118,7 +121,7 @@ def summarise(results: Results) -> list[Summary]:
     all_rows, measures = [row for row, _ in measured], {r.id: m for r, m in measured}
     ok = [row for row in all_rows if row.status == "ok"]
     groups, marks = _find_groups(ok)
-    launches: dict[str, dict[str, list[tuple[Hashable, float]]]] = {}
+    launches: dict[Group, dict[str, list[tuple[Hashable, float]]]] = {}
     for row in ok:
         own = [(launch.turn, launch.throughput) for launch in measures[row.id]]
         launches.setdefault(groups[row.id], {})[row.id] = own
@@ -146,12 +149,12 @@ def summarise(results: Results) -> list[Summary]:
             rows[row.id], *(rows[base.id] if base else None for base in bases[row.id])
         )
         if row.id in rows
-        else Summary(row=row, group=row.cell.workload(), marks=row.marks)
+        else Summary(row=row, group=(row.cell.workload(), ""), marks=row.marks)
         for row in all_rows
     ]
 
 
-def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, list[str]]]:
+def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, Group], dict[str, list[str]]]:
     """Which rows may be compared: those of a workload that ran with equal settings.
 
     A row whose launches differ in settings of libraries, or whose ranks train alone,
@@ -161,7 +164,7 @@ def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, list[st
         Id -> group; and id -> marks that name the variables in which launches of its
         workload differ.
     """
-    groups: dict[str, str] = {}
+    groups: dict[str, Group] = {}
     marks: dict[str, list[str]] = {}
     workloads: dict[str, list[Row]] = {}
     for row in rows:
@@ -178,23 +181,26 @@ def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, str], dict[str, list[st
         shared = frozenset.intersection(*every) if every else frozenset()
         names = sorted({name for found in every for name, _ in found - shared})
         for row in alternatives:
-            own = settings[row.id]
-            alone = len(own) > 1 or NO_EXCHANGE in row.marks
-            which = row.id if alone else sorted(next(iter(own), ()))
-            groups[row.id] = f"{workload} {which if alone or names else ''}"
+            own = dict(next(iter(settings[row.id]), ()))
+            values = (f"{n}={own[n]}" if n in own else f"{n} unset" for n in names)
+            groups[row.id] = workload, " ".join(values)
+            if NO_EXCHANGE in row.marks:
+                groups[row.id] = workload + row.id, "no exchange of gradients"
+            elif len(settings[row.id]) > 1:
+                groups[row.id] = workload + row.id, f"mixed {', '.join(names)}"
             marks[row.id] = [f"{ENVIRONMENT}({','.join(names)})"] if names else []
     return groups, marks
 
 
 def _find_bases(
-    rows: Sequence[Row], groups: Mapping[str, str]
+    rows: Sequence[Row], groups: Mapping[str, Group]
 ) -> dict[str, tuple[Row | None, Row | None]]:
     """The rows on one device that speedup and efficiency of each row are relative to.
 
     The latter is the same for all rows of a workload, if it has a row of `single`.
     """
-    singles: dict[str, dict[str, Row]] = {}
-    own: dict[tuple[str, str], Row] = {}
+    singles: dict[Group, dict[str, Row]] = {}
+    own: dict[tuple[Group, str], Row] = {}
     for row in rows:
         if row.cell.topology == "1x1":
             key = groups[row.id], row.cell.workload(_FREE_OF_OWN)
@@ -250,15 +256,13 @@ def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> 
         summary,
         marks=tuple(sorted({*summary.marks, *(name for name in marks if marks[name])})),
         numbers=numbers,
-        speedup_base=_describe_base(single),
-        efficiency_base=_describe_base(same),
+        speedup_base=_describe_base(single) if single else None,
+        efficiency_base=_describe_base(same) if same else None,
         paired=paired,
     )
 
 
-def _describe_base(base: Summary | None) -> Base | None:
+def _describe_base(base: Summary) -> Base:
     """A base with its absolute value."""
-    if base is None:
-        return None
     rates = [launch.throughput for launch in base.counted]
     return Base(base.row.id, geometric_mean(rates), base.row.cell.unit)
