@@ -249,8 +249,8 @@ def test_base_of_another_torch_is_marked(tmp_path):
 
 
 def test_launches_with_other_settings_are_not_compared(tmp_path):
-    """Of a row with two settings, and of a row with another one than its base."""
-    cells = [plan_cell(make_cell("ddp", f"1x{n}")) for n in (2, 4, 8)]
+    """Of rows with two settings, another one than the base, or unknown ones."""
+    cells = [plan_cell(make_cell("ddp", f"1x{n}")) for n in (2, 4, 8, 16, 32)]
     single = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path, [single, *cells])
 
@@ -262,17 +262,21 @@ def test_launches_with_other_settings_are_not_compared(tmp_path):
     write_launches(layout, cells[1], launcher=launcher("Tree"))
     for number, algorithm in ((1, "Ring"), (2, "Tree")):
         write_launch(layout, cells[2], number, wanted=2, launcher=launcher(algorithm))
+    write_launches(layout, cells[3], launcher={})
+    write_launches(layout, cells[4], launcher={"settings": {"NCCL_PROTO": "LL"}})
     rows = write_rows(layout)
     for cell in (single, *cells):
         assert "environment(NCCL_ALGO)" in rows[cell["id"]]["marks"].split()
     has_base = [rows[cell["id"]]["base"] != "" for cell in cells]
-    assert has_base == [True, False, False]
+    assert has_base == [True, *[False] * 4]
     assert "- **environment(NCCL_ALGO)**" in layout.table("md").read_text()
     workloads = find_answer(read(layout))["workloads"]
     assert [facts["workload"].split(", convnet")[0] for facts in workloads] == [
         "NCCL_ALGO=Ring",
         "NCCL_ALGO=Tree",
         "mixed NCCL_ALGO",
+        "NCCL_ALGO=unknown",
+        "NCCL_ALGO=unset",
     ]
 
 

@@ -181,8 +181,8 @@ def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, Group], dict[str, list[
         shared = frozenset.intersection(*every) if every else frozenset()
         names = sorted({name for found in every for name, _ in found - shared})
         for row in alternatives:
-            own = dict(next(iter(settings[row.id]), ()))
-            values = (f"{n}={own[n]}" if n in own else f"{n} unset" for n in names)
+            own = dict(next(iter(settings[row.id]), ((n, "unknown") for n in names)))
+            values = (f"{n}={own.get(n, 'unset')}" for n in names)
             groups[row.id] = workload, " ".join(values)
             if NO_EXCHANGE in row.marks:
                 groups[row.id] = workload + row.id, "no exchange of gradients"
