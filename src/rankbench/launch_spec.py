@@ -41,7 +41,7 @@ class LaunchOptions:
         time_limit: seconds that the ranks have.
         save_model: ``none``, ``per_rank`` or ``consolidated``.
         collectives: whether to time the strategy's communication operations.
-        backend_logs: whether communication libraries log how they send.
+        backend_logs: whether UCX logs how it sends, as NCCL always does.
     """
 
     time_limit: float = 600.0

@@ -45,8 +45,8 @@ def test_interfaces_of_a_plugin_for_the_same_adapters():
     assert read_log(log)["nccl"]["interfaces"] == ["mlx5_0:1/IB", "mlx5_1:1/IB"]
 
 
-def test_openmpi_over_ucx_names_both():
-    assert read_log(logs.OPENMPI_UCX + logs.UCX_1_13).keys() == {"openmpi", "ucx"}
+def test_both_libraries_are_named():
+    assert read_log(logs.NCCL_2_10 + logs.UCX_1_13).keys() == {"nccl", "ucx"}
 
 
 @pytest.mark.parametrize("log", ["", "epoch 1\nselected ob1 of 3\n"])
@@ -74,16 +74,16 @@ def test_ranks_with_different_versions_differ():
 
 
 def test_logs_of_a_launch(tmp_path):
-    (tmp_path / "rank0.log").write_text(logs.GLOO)
-    (tmp_path / "rank1.log").write_bytes(b"\xff\xfe" + logs.GLOO.encode())
+    (tmp_path / "rank0.log").write_text(logs.UCX_1_13)
+    (tmp_path / "rank1.log").write_bytes(b"\xff\xfe" + logs.UCX_1_13.encode())
     (tmp_path / "rank2.log").write_text("nothing of the kind\n")
-    gloo = {"gloo": {"transport": "tcp"}}
-    assert read_logs(tmp_path, 4) == [{"ranks": [0, 1], "libraries": gloo}]
+    told = {"ranks": [0, 1], "libraries": TOLD["ucx_1_13"]}
+    assert read_logs(tmp_path, 4) == [told]
 
 
 def test_a_huge_log_is_not_read_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(transport, "READ_AT_MOST", 100)
-    (tmp_path / "rank0.log").write_text("x" * 99 + "\n" + logs.GLOO)
+    (tmp_path / "rank0.log").write_text("x" * 99 + "\n" + logs.UCX_1_13)
     assert read_logs(tmp_path, 1) == []
 
 

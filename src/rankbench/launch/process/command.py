@@ -172,16 +172,6 @@ _LOGS = {
     # also show the kind of memory; all versions understand `y`.
     "UCX_LOG_LEVEL": "info",
     "UCX_PROTO_INFO": "y",
-    # 10 prints what is selected; above 20 there are lines for each message.
-    "OMPI_MCA_pml_base_verbose": "10",
-    "OMPI_MCA_mtl_base_verbose": "10",
-    "OMPI_MCA_btl_base_verbose": "10",
-    # Prints how the process group was made: stores, addresses, options.
-    "TORCH_CPP_LOG_LEVEL": "INFO",
-    "GLOO_LOG_LEVEL": "INFO",
-    "CCL_LOG_LEVEL": "info",
-    # `debug` would print lines for each cycle.
-    "HOROVOD_LOG_LEVEL": "info",
 }
 # These variables would redirect the logs to other files.
 _LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")

@@ -1,4 +1,7 @@
-"""Find out which transport carried the bytes, from logs of communication libraries."""
+"""Find out which transport carried the bytes, from the logs of NCCL and UCX.
+
+These two fall back to slower ways without a word.
+"""
 
 from __future__ import annotations
 
@@ -158,39 +161,6 @@ def _read_ucx(text: str) -> Facts | None:
     }
 
 
-def _read_openmpi(text: str) -> Facts | None:
-    pml = _first(r"\] selected (\w+) best priority", text)
-    selected = set(re.findall(r"\] select: component (\w+) selected\s*$", text, re.M))
-    btls = set(re.findall(r"mca: bml: Using (\w+) btl for send", text))
-    if pml is None and not btls:
-        return None
-    return {
-        "pml": pml,
-        "mtl": min(selected - {pml}, default=None),
-        "btls": sorted(btls - {"self"}),
-    }
-
-
-def _read_gloo(text: str) -> Facts | None:
-    transport = _first(r"/gloo/transport/(\w+)/context\.cc:\d+\] INFO", text)
-    return {"transport": transport} if transport else None
-
-
-def _read_ccl(text: str) -> Facts | None:
-    """oneCCL: rank 0 alone tells most of it."""
-    transport = _first(r"\|CCL_INFO\| atl-(\w+):\s*$", text)
-    if transport is None:
-        return None
-    hmem = _first(r"^  out: \{ shm: \d, hmem: (\d)", text)
-    return {
-        "version": _first(r"\|CCL_INFO\| library version: (\S+)", text),
-        "transport": transport,
-        "provider": _first(r"\|CCL_INFO\| provider: (\S+)", text),
-        "interface": _first(r"\|CCL_INFO\|\s+nic: \{ name ([^\s,]+)", text),
-        "gpu_aware": None if hmem is None else hmem == "1",
-    }
-
-
 def _first(pattern: str, text: str) -> str | None:
     found = re.search(pattern, text, re.MULTILINE)
     return found[1] if found else None
@@ -200,7 +170,4 @@ def _first(pattern: str, text: str) -> str | None:
 _READERS = {
     "nccl": ("NCCL INFO", _read_nccl),
     "ucx": ("UCX  INFO", _read_ucx),
-    "openmpi": ("select", _read_openmpi),
-    "gloo": ("/gloo/transport/", _read_gloo),
-    "ccl": ("|CCL_INFO|", _read_ccl),
 }
