@@ -14,7 +14,6 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape
 from rankbench.record import Record, encode, read_versioned
-from rankbench.stopping import Rule
 
 PLAN_VERSION = 2
 
@@ -77,11 +76,6 @@ class Plan:
     @property
     def name(self) -> str:
         return str(self.experiment["name"])
-
-    @property
-    def rule(self) -> Rule:
-        """How many launches a cell gets."""
-        return Rule.read(self.experiment["launches"])
 
     @property
     def feasible(self) -> list[PlannedCell]:

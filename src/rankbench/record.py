@@ -493,6 +493,9 @@ _STOPPED = 0.01
 # Mark of a row with a launch that counts although it was disturbed.
 DISTURBED = "disturbed"
 
+# Mark of a row whose launches the budget ended.
+BUDGET = "budget"
+
 # Mark of a row whose ranks had fewer cores or GPUs than they need.
 OVERSUBSCRIBED = "oversubscribed"
 

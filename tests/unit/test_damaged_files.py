@@ -113,7 +113,6 @@ def flip(launch: Path) -> None:
 SHAPE = (STEPS, len(PHASES))
 HOST = {"host": "node1", "foreign": 0.0, "steal": 0.0, "throttled": 0.0}
 BEFORE = [{"before": {"others": 1}}]
-BOTH_RULES = {"at_most": 8, "until": 0.1, "best": 0.1}
 
 IN_RECORD: dict[str, Damage] = {
     "empty": text(b""),
@@ -164,7 +163,6 @@ IN_RECORD: dict[str, Damage] = {
     "a loss beyond all": put("loss.last", 1e300),
     "marks as text": put("marks", "none"),
     "half a round": put("round", {"seed": 1}),
-    "two rules": put("rule", BOTH_RULES),
     "half of the surroundings": put("surroundings", [HOST]),
     "a GPU without a number": put("devices", BEFORE),
     "of another launch": put("launch", 2),

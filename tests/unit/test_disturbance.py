@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from factories import make_cell, make_shape, make_surroundings
+from factories import make_shape, make_surroundings
 from rankbench.launch.process.reports import merge_surroundings
 from rankbench.record import (
     Record,
@@ -16,7 +16,7 @@ from rankbench.record import (
     lacks_cores,
     repeated,
 )
-from rankbench.stopping import LaunchHistory, Rule, brief, find_enough
+from rankbench.stopping import LaunchHistory, brief, find_ended
 
 pytestmark = pytest.mark.unit
 
@@ -190,12 +190,11 @@ def test_jobs_decide_by_what_they_keep_of_a_record():
 
 
 def test_repeated_launches_cost_and_count_as_one():
-    rule = Rule(2)
     records = [in_round(1, 1, busy=True), in_round(2, 1)]
-    cell = LaunchHistory(rule, make_cell(topology="1x2"), records)
+    cell = LaunchHistory(2, 2, records)
     # Each took 10 s of 2 devices, and so will the next.
-    assert find_enough({"a": cell}, budget=60.0) == {}
-    assert find_enough({"a": cell}, budget=59.0)["a"].after == 1
+    assert find_ended({"a": cell}, 60.0) == {}
+    assert find_ended({"a": cell}, 59.0) == {"a": 1}
 
 
 def seen(cpus: list[int], busy: list[float], own: float, **more: Any) -> dict[str, Any]:

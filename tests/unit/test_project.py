@@ -146,7 +146,6 @@ def test_more_launches_of_a_cell_that_was_never_measured_are_refused(opened, tmp
     }
     run = open_run(config, profile=tmp_path, write=False)
     assert find_pending(run) == {"single.none.1x1.convnet.digits": 9}
-    run.plan.experiment["launches"] = {"at_most": 40, "until": 0.03}
     assert "  single.none.1x1.convnet.digits  9 launches of 1 rank" in (
         make_preview(run).lines()
     )

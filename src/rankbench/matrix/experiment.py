@@ -28,7 +28,6 @@ from rankbench.matrix.schema import (
 )
 from rankbench.matrix.selection import Filter
 from rankbench.matrix.site import check_images
-from rankbench.stopping import Rule
 
 DEFAULT_EPOCHS = 1
 
@@ -84,7 +83,6 @@ def load_experiment(
     values, blocks = read_layers(path, schema, override)
     with naming(str(path)):
         protocol = _read_protocol(values)
-        values["launches"] = Rule.read(values["launches"]).to_json()
         if (budget := values["budget"]) is not None:
             # `4 device-hours` is 14400 device-seconds.
             values["budget"] = 3600 * float(budget.split()[0])

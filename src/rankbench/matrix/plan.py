@@ -14,7 +14,6 @@ from rankbench.matrix.feasible import find_obstacle, marks_of, peak_of_step
 from rankbench.matrix.site import Site, use_hosts
 from rankbench.plan import Plan, PlannedCell, PredictedCell
 from rankbench.schedulers import SCHEDULERS
-from rankbench.stopping import BEST, Rule
 
 # Values of `order`.
 ROUNDS = "rounds"
@@ -126,18 +125,10 @@ def _check_sharing(
             "budget ends the rounds of all cells at the same time, and jobs of several "
             "partitions do not wait for each other: remove it, or name one partition"
         )
-    together = allocation == EXPERIMENT if has_queue else values["order"] == ROUNDS
-    if values["order"] == ROUNDS and together:
-        return
-    remedy = "allocation: experiment" if has_queue else "order: rounds"
-    if values["order"] != ROUNDS:
-        remedy = "order: rounds"
-    if Rule.read(values["launches"]).kind == BEST:
-        raise ValueError(
-            "launches.best compares all cells of a workload in the same rounds: it "
-            f"needs {remedy}"
-        )
-    if values["budget"] is not None:
+    in_rounds = values["order"] == ROUNDS
+    together = in_rounds and (allocation == EXPERIMENT or not has_queue)
+    if values["budget"] is not None and not together:
+        remedy = "allocation: experiment" if in_rounds else "order: rounds"
         raise ValueError(
             f"budget ends the rounds of all cells at the same time: it needs {remedy}"
         )

@@ -34,7 +34,6 @@ from rankbench.plan import PlannedCell
 from rankbench.project.run import Job, Run
 from rankbench.record import mtime_of, read_json
 from rankbench.schedulers import scheduler_of
-from rankbench.stopping import BUDGET
 
 ON_THIS_MACHINE = "this-machine"
 
@@ -56,7 +55,7 @@ def find_pending(run: Run) -> dict[str, int]:
         is_measured = asked and done and done >= asked
         is_measured = is_measured and not has_new_budget(run, cell.id)
         if cell.id in again or not is_measured:
-            found[cell.id] = run.rule(cell.id).at_most
+            found[cell.id] = run.launches(cell.id)
         elif cell.id in run.more:
             measured = read_json(summary)["launches_ok"]
             if run.more[cell.id] > measured:
@@ -71,9 +70,8 @@ def find_pending(run: Run) -> dict[str, int]:
 def has_new_budget(run: Run, cell_id: str) -> bool:
     """Return whether the budget ended the launches of a cell, and is another now."""
     summary = read_json(run.layout.summary(cell_id))
-    why = (summary.get("enough") or (0, ""))[1]
     new = summary.get("budget") != run.plan.experiment["budget"]
-    return new and str(why).startswith(BUDGET)
+    return new and summary.get("enough") is not None
 
 
 def jobs_of(run: Run) -> dict[str, Job]:
@@ -142,7 +140,7 @@ def _is_array(cell: PlannedCell) -> bool:
 
 
 def _most_launches(run: Run, cells: Sequence[str]) -> int:
-    return max(run.rule(cell).at_most for cell in cells)
+    return max(map(run.launches, cells))
 
 
 def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:

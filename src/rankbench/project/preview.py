@@ -22,7 +22,6 @@ from rankbench.project.jobs import (
 )
 from rankbench.project.run import Run
 from rankbench.schedulers import scheduler_of
-from rankbench.stopping import FIRST_LOOK, FIXED, Rule
 
 # A longer list is shortened or summarised.
 LISTED = 40
@@ -42,7 +41,6 @@ class Preview:
         images: image to make before -> reason.
         jobs: name -> hosts of each Slurm job (`nodes`) and its time limit (`minutes`);
             empty on a site without Slurm.
-        rule: how many launches a cell gets.
         in_rounds: whether the launches of these cells take turns.
         held: allocation -> device-seconds of the run under it, with idle devices.
         apart: cells that cannot share a job although others do.
@@ -56,7 +54,6 @@ class Preview:
     beside: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
     jobs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    rule: Rule = field(default_factory=lambda: Rule(1))
     in_rounds: bool = False
     held: Mapping[str, float] = field(default_factory=dict)
     apart: Sequence[str] = ()
@@ -112,8 +109,7 @@ class Preview:
         shape, launches = cell.shape, self.pending[cell.id]
         ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
         marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
-        few = f"{FIRST_LOOK} to " if self.rule.kind != FIXED and launches else ""
-        return f"{cell.id}  {few}{launches} launches of {ranks}{marks}"
+        return f"{cell.id}  {launches} launches of {ranks}{marks}"
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
@@ -193,8 +189,6 @@ def make_preview(run: Run) -> Preview:
             name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
             for name, job in asked.items()
         },
-        # `more` is a number of launches, whatever the rule of the experiment.
-        rule=Rule(1) if run.more else run.plan.rule,
         in_rounds=shared and experiment["order"] == ROUNDS,
         held={
             allocation: held_seconds(run, pending, allocation)

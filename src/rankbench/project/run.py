@@ -55,7 +55,6 @@ from rankbench.plan import Plan, PlannedCell, read_plan
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.record import Layout, read_json
 from rankbench.schedulers import SCHEDULERS, scheduler_of
-from rankbench.stopping import Rule
 
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
@@ -166,10 +165,9 @@ class Run:
         """The lock of the result directory, not acquired yet."""
         return Lock(self.layout)
 
-    def rule(self, cell_id: str) -> Rule:
+    def launches(self, cell_id: str) -> int:
         """Return how many launches a chosen cell gets."""
-        experiment = self.plan.experiment["launches"]
-        return Rule.read(self.more.get(cell_id, experiment))
+        return self.more.get(cell_id, int(self.plan.experiment["launches"]))
 
     @property
     def data_dir(self) -> Path:

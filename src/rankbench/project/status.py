@@ -65,7 +65,7 @@ def _judge(
         if request is None:
             return None
         attempt = layout.attempt(cell.id, request.attempt)
-        wanted = request.rule.at_most
+        wanted = request.launches
         return _judge_files(plan, layout, cell, request)
     except ValueError as error:
         reason = explain_damage(error, layout.root)
@@ -77,12 +77,12 @@ def _judge_files(
 ) -> tuple[Verdict, Path, Sequence[Record]]:
     attempt = layout.attempt(cell.id, request.attempt)
     gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
-    wanted, path = request.rule.at_most, layout.summary(cell.id)
+    wanted, path = request.launches, layout.summary(cell.id)
     summary = read_json(path) if path.exists() else {}
     try:
-        # The number of launches that suffice, as the cell's summary has it.
+        # The number of launches that the cell got, if the budget ended them.
         if summary.get("attempt") == request.attempt and summary.get("enough"):
-            wanted = int(summary["enough"][0])
+            wanted = int(summary["enough"])
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     verdict = judge_gated(gate, records, wanted)

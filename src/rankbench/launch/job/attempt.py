@@ -35,7 +35,7 @@ from rankbench.record import (
     numbered,
     read_record,
 )
-from rankbench.stopping import FIXED, LaunchHistory, StopReason, brief
+from rankbench.stopping import LaunchHistory, brief
 
 
 class Attempt:
@@ -126,17 +126,21 @@ class Attempt:
         return None
 
     def launched(self) -> LaunchHistory:
-        """Its launches, as far as stopping rules read them."""
-        records, beside = self.measured.records, self.gate.records
-        return LaunchHistory(self.request.rule, self.cell, records, beside)
+        """Its launches, as far as the budget depends on them."""
+        return LaunchHistory(
+            self.request.launches,
+            self.cell.size.devices,
+            self.measured.records,
+            self.gate.records,
+        )
 
-    def verdict(self, enough: StopReason | None) -> Verdict:
+    def verdict(self, enough: int | None) -> Verdict:
         """Judge the launches.
 
         Args:
-            enough: why no further launch is needed, if a rule says so.
+            enough: how many launches suffice, if the budget ended them.
         """
-        wanted = self.request.rule.at_most if enough is None else enough.after
+        wanted = self.request.launches if enough is None else enough
         return judge_gated(self.gate.records, self.measured.records, wanted)
 
     def spec(
@@ -159,7 +163,7 @@ class Attempt:
             serial: differs between launches that follow each other on the same hosts.
             turn: its place in a round; None if the cell is measured alone.
         """
-        plan, planned, rule = self._plan, self.planned, self.request.rule
+        plan, planned = self._plan, self.planned
         site = plan.site
         # One per core of its device, or its share of the host.
         share = max(1, site["cores"] // self.shape.ranks_per_node)
@@ -196,13 +200,11 @@ class Attempt:
                 "cell_hash": planned.hash,
                 "attempt": self.request.attempt,
                 "launch": number,
-                # The largest number, if a rule ends them.
-                "wanted": rule.at_most if series.purpose == MEASURE else 1,
+                "wanted": self.request.launches if series.purpose == MEASURE else 1,
                 # How often a launch of its round is repeated if it was disturbed.
                 "repeats": self._repeats if series.purpose == MEASURE else 0,
                 "code": self.code,
                 "gate": gates[-1] if gates else None,
-                **({} if rule.kind == FIXED else {"rule": rule.to_json()}),
                 **({} if turn is None else {"round": turn}),
             },
         )

@@ -26,7 +26,7 @@ from rankbench.record import (
     why_stale,
     write_json,
 )
-from rankbench.stopping import BEST, LaunchHistory, StopReason
+from rankbench.stopping import LaunchHistory
 
 
 def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
@@ -126,8 +126,8 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
 def _read_others(
     layout: Layout, plan: Plan, ours: Sequence[str], project: Path
 ) -> dict[str, LaunchHistory]:
-    """Launches of the plan's other cells, if the rules of this experiment need them."""
-    if plan.rule.kind != BEST and plan.experiment["budget"] is None:
+    """Launches of the plan's other cells, which spend from the same budget."""
+    if plan.experiment["budget"] is None:
         return {}
     found = {}
     for planned in plan.feasible:
@@ -193,7 +193,7 @@ def _end(
     layout: Layout,
     attempt: Attempt,
     verdict: Verdict,
-    enough: StopReason | None,
+    enough: int | None,
     say: Say,
 ) -> str:
     """Write the summary of a cell, and return its status."""
@@ -206,8 +206,8 @@ def _end(
         "status": verdict.status,
         "reason": verdict.reason,
         "launches_ok": verdict.ok,
-        # The number of launches that suffices and why, if a rule ended them.
-        "enough": None if enough is None else list(enough),
+        # The number of launches, if the budget ended them.
+        "enough": enough,
         "launch_seconds": sum(seconds) / len(seconds) if seconds else None,
         "records": [f"{number}/{r['launch']}" for r in records],
     }

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rankbench.record import Layout, read_json, write_json
-from rankbench.stopping import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,20 +13,15 @@ class Request:
     """A request for launches of a cell, as the cell was defined then.
 
     Attributes:
-        launches: a number, or a rule that ends them; see `Rule.read`.
         budget: device-seconds that the launches of all cells may take; None: no limit.
         profile: whether a profile of it is wanted beside them.
     """
 
     attempt: int
-    launches: int | Mapping[str, Any]
+    launches: int
     cell_hash: str
     profile: bool = False
     budget: float | None = None
-
-    @property
-    def rule(self) -> Rule:
-        return Rule.read(self.launches)
 
 
 def read_request(layout: Layout, cell_id: str) -> Request | None:
@@ -38,7 +31,7 @@ def read_request(layout: Layout, cell_id: str) -> Request | None:
     value = read_json(path)
     try:
         request = Request(**value)
-        if request.rule.at_most < 1 or type(request.attempt) is not int:
+        if request.launches < 1 or type(request.attempt) is not int:
             raise ValueError("expected numbers of launches and of an attempt")
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
@@ -80,6 +73,6 @@ def extend_request(layout: Layout, cell_id: str, *, launches: int) -> None:
     request = read_request(layout, cell_id)
     if request is None:
         raise ValueError(f"{cell_id} was not measured yet: measure it first")
-    if launches > request.rule.at_most:
+    if launches > request.launches:
         more = replace(request, launches=launches, budget=None)
         write_json(layout.request(cell_id), asdict(more))

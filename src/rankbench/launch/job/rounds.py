@@ -29,7 +29,7 @@ from rankbench.record import (
     repeated,
     round_of,
 )
-from rankbench.stopping import LaunchHistory, StopReason, find_enough
+from rankbench.stopping import LaunchHistory, find_ended
 
 # Attempt, number of the round from 0 -> the hosts of a launch.
 Choose = Callable[[Attempt, int], Hosts]
@@ -43,7 +43,7 @@ class Rounds:
 
     Attributes:
         attempts: by the ids of their cells. One that is removed is not measured.
-        enough: id of a cell -> why it needs no more launches, if a rule says so.
+        enough: id of a cell that the budget ended -> how many launches it has.
         verdicts: by the ids of the cells that were judged.
     """
 
@@ -61,14 +61,14 @@ class Rounds:
             attempts: what is measured.
             say: gets lines of progress.
             budget: device-seconds that all launches may take; None for no limit.
-            others: launches of cells of other jobs, for budget and comparison.
+            others: launches of cells of other jobs, which the budget is of as well.
         """
         self.attempts = {attempt.id: attempt for attempt in attempts}
         self._say, self._budget, self._others = say, budget, others or {}
         # Of each launch of this process.
         self._seconds: list[float] = []
         self._in_turn = True
-        self.enough: dict[str, StopReason] = {}
+        self.enough: dict[str, int] = {}
         self.verdicts: dict[str, Verdict] = {}
         for attempt in attempts:
             for series in (attempt.gate, attempt.measured, attempt.profile):
@@ -137,7 +137,7 @@ class Rounds:
         """Judge all cells, and return those that need another launch."""
         attempts = self.attempts.values()
         ours = {attempt.id: attempt.launched() for attempt in attempts}
-        self.enough = find_enough({**self._others, **ours}, budget=self._budget)
+        self.enough = find_ended({**self._others, **ours}, self._budget)
         return [attempt for attempt in attempts if not self._judge(attempt).complete]
 
     def _judge(self, attempt: Attempt) -> Verdict:

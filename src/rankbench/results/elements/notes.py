@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rankbench.cell import REFERENCE
 from rankbench.record import (
+    BUDGET,
     NO_EXCHANGE,
     OTHER_OPTIMIZER,
     SAME_DATA,
@@ -27,6 +28,8 @@ from rankbench.results.numbers.summary import (
 MARKS = {
     "approximate": "a lossy option is on; the trained model differs from that of one "
     "process.",
+    BUDGET: "the budget ended the launches of this row before there were as many as "
+    "asked for: a larger budget goes on.",
     "built-whole": "the model cannot be built without values, so each rank held it "
     "whole, in the memory of its host, before it was split.",
     "emulated": "the model sleeps instead of computing: communication is real, "

@@ -17,6 +17,7 @@ from rankbench.plan import (
     parse_plan,
 )
 from rankbench.record import (
+    BUDGET,
     DISTURBED,
     GATE,
     NOT_MEASURED,
@@ -33,7 +34,7 @@ from rankbench.record import (
 )
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
-from rankbench.stopping import BUDGET, LaunchHistory, Rule, StopReason, find_enough
+from rankbench.stopping import LaunchHistory, find_ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +48,11 @@ class Row:
         reason: None exactly if the status is ``ok``.
         marks: sorted.
         ok: launches that succeeded.
-        wanted: launches that were asked for, or that sufficed; 0 if the cell cannot run
-            here.
+        wanted: launches that were asked for; 0 if the cell cannot run here.
         attempt: None if there is no record.
         launches: the launches that succeeded, if the row is ok; else none. Those that
             another one replaces are left out.
         repeated: number of launches that another one replaces, as they were disturbed.
-        stopped: why the launches ended, if a rule or the budget ended them.
         estimated_mib: as the plan has it.
         damage: what is wrong with one of its files; the row is ``stale`` then.
     """
@@ -67,7 +66,6 @@ class Row:
     wanted: int
     attempt: int | None
     launches: tuple[Launch, ...]
-    stopped: str | None = None
     repeated: int = 0
     estimated_mib: float | None = None
     damage: ValueError | None = None
@@ -143,20 +141,20 @@ def load(layout: Layout) -> Results:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{layout.plan} is damaged: {error!r}") from error
     attempts = [_read_attempt(layout, plan, cell) for cell in plan.cells.values()]
-    enough = find_enough(
+    ended = find_ended(
         {
             own.planned.id: LaunchHistory(
-                own.rule,
-                own.planned.cell,
+                own.wanted,
+                own.planned.cell.size.devices,
                 own.records,
-                beside=[launch.record for launch in own.gate],
+                [launch.record for launch in own.gate],
             )
             for own in attempts
             if own.planned.infeasible is None and own.number and own.stale is None
         },
-        budget=plan.experiment.get("budget"),
+        plan.experiment.get("budget"),
     )
-    rows = tuple(_make_row(layout, own, enough.get(own.planned.id)) for own in attempts)
+    rows = tuple(_make_row(layout, own, ended.get(own.planned.id)) for own in attempts)
     target = next(iter((plan.experiment.get("target") or {}).items()), None)
     predicted = tuple(plan.predicted)
     return Results(plan.name, rows, study, peaks, price, predicted, target)
@@ -186,12 +184,10 @@ class _Attempt:
         return [launch.record for launch in self.launches]
 
     @property
-    def rule(self) -> Rule:
-        """The rule by which it was measured."""
-        if not self.launches:
-            return self.plan.rule
-        last = self.launches[-1].record
-        return Rule.read(last.get("rule") or last["wanted"])
+    def wanted(self) -> int:
+        """How many launches were asked for."""
+        asked = self.launches[-1].record if self.launches else None
+        return int(asked["wanted"] if asked else self.plan.experiment["launches"])
 
 
 def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
@@ -217,26 +213,31 @@ def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
     return _Attempt(plan, planned, number, gate, launches, stale, damage)
 
 
-def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> Row:
-    planned, rule = attempt.planned, attempt.rule
+def _make_row(layout: Layout, attempt: _Attempt, enough: int | None) -> Row:
+    """The row of a cell.
+
+    Args:
+        enough: how many launches it got, if the budget ended them.
+    """
+    planned = attempt.planned
     status, ok, number = "not-run", 0, attempt.number
     reason: str | None = NOT_MEASURED
-    wanted, marks = rule.at_most, set(planned.marks)
+    wanted, marks = attempt.wanted, set(planned.marks)
     published: list[Launch] = []
     if planned.infeasible is not None:
         status, reason, wanted, number = "unsupported", planned.infeasible, 0, None
     elif number is not None:
-        suffices = wanted if enough is None else enough.after
         gate = [launch.record for launch in attempt.gate]
+        suffices = wanted if enough is None else enough
         verdict = judge_gated(gate, attempt.records, suffices)
         status, reason, ok = verdict.status, verdict.reason, verdict.ok
-        if enough is not None and not enough.why.startswith(BUDGET):
-            wanted = suffices
         if attempt.stale:
             status, reason = "stale", attempt.stale
         else:
             counted = counting(attempt.records)
             marks |= _marks(counted, attempt)
+            if enough is not None:
+                marks.add(BUDGET)
             if status == "ok":
                 kept = set(map(id, counted))
                 published = [
@@ -255,7 +256,6 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> R
         wanted=wanted,
         attempt=number,
         launches=tuple(published),
-        stopped=None if enough is None else enough.why,
         repeated=len(repeated(attempt.records)),
         estimated_mib=planned.estimated_mib,
         damage=attempt.damage,

@@ -93,7 +93,6 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         "image": None if cell.image == AUTO else cell.image,
         "partition": cell.partition,
         "network": _find_network(summary),
-        "stopped": row.stopped,
         "per_device": _per_device(summary),
         "disturbed": len(summary.disturbed) if summary.measures else None,
         "repeated": row.repeated if summary.measures else None,
@@ -209,7 +208,7 @@ def _columns(found: ResultSet) -> dict[str, bool]:
         **dict.fromkeys(("efficiency", "memory (GiB)", "estimated (GiB)"), numbers),
         "MFU (%)": numbers,
         **dict.fromkeys(_goal_headings(found.results.target), numbers),
-        **dict.fromkeys(("launches", "stopped", "network", "torch", "note"), words),
+        **dict.fromkeys(("launches", "network", "torch", "note"), words),
     }
 
 
@@ -243,7 +242,6 @@ def _fields(summary: Summary, results: Results) -> dict[str, Text]:
         "MFU (%)": show_estimate(_find_mfu(summary, results.peaks)),
         **dict(zip(_goal_headings(goal), reached, strict=True)),
         "launches": Text(f"{row.ok}/{row.wanted}"),
-        "stopped": Text(row.stopped or ""),
         "network": Text(_find_network(summary) or ""),
         "torch": Text(_torch(summary) or ""),
         "note": Text(", ".join(summary.marks)),
@@ -307,7 +305,6 @@ SECTION = Section(
         **dict.fromkeys(("efficiency", "memory_mib", "accuracy"), Estimate),
         "attempt": int,
         "network": str,
-        "stopped": str,
         "ratios": str,
         **{f"{name}_verdict": str for name in _RATIOS},
         "unit": str,
@@ -325,7 +322,7 @@ SECTION = Section(
         **dict.fromkeys(("env", "image", "partition"), str),
     },
     optional=[
-        *("network", "stopped", "unit", "setup_memory_mib", "torch"),
+        *("network", "unit", "setup_memory_mib", "torch"),
         *("target", "target_s", "target_samples", "mfu_pct"),
         *("estimated_memory_mib", "env", "image", "partition"),
     ],
