@@ -1,15 +1,12 @@
-"""Runs Apptainer through spython."""
+"""Runs Apptainer through spython, which streams what a command prints."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from spython.main import get_client
 from spython.utils import stream_command
 
 from rankbench.launch.hosts import base
@@ -47,17 +44,12 @@ def build(image: Path, definition: Path, options: Sequence[str]) -> Iterator[str
     Raises:
         subprocess.CalledProcessError: after the last line, if the build failed.
     """
-    # Client.build reads only one of the two pipes, and hangs when the other is full.
-    command = _client()._init_command(["build", *options, str(image), str(definition)])
-    lines: Iterator[str] = stream_command(command, output_type="both")
-    return lines
+    return _stream("build", *options, str(image), str(definition))
 
 
 def pull(image: Path, source: str) -> Iterator[str]:
     """Pull an image; yield lines as `build` does."""
-    lines: Iterator[str]
-    _, lines = _client().pull(source, name=str(image), force=True, stream=True)
-    return lines
+    return _stream("pull", "--force", str(image), source)
 
 
 def execute(
@@ -74,15 +66,8 @@ def execute(
         binds: ``OUTSIDE:INSIDE:ro``.
         stream: output to yield: ``stdout`` (only for short outputs), or ``both``.
     """
-    lines: Iterator[str] = _client().execute(
-        str(image),
-        list(command),
-        bind=list(binds),
-        options=list(options),
-        stream=True,
-        stream_type=stream,
-    )
-    return lines
+    bound = [word for bind in binds for word in ("--bind", bind)]
+    return _stream("exec", *bound, *options, str(image), *command, stream=stream)
 
 
 def why_not(*words: str) -> str:
@@ -94,14 +79,8 @@ def why_not(*words: str) -> str:
     return base.why_not([find_program(), *words], _SECONDS, env=quiet)
 
 
-@cache
-def _client() -> Any:
-    """Return spython's client, patched: it calls Apptainer by its old name only."""
-    client = get_client(quiet=False)
-    begin = client._init_command
-
-    def begin_command(*arguments: Any, **options: Any) -> list[str]:
-        return [find_program(), *begin(*arguments, **options)[1:]]
-
-    client._init_command = begin_command
-    return client
+def _stream(*words: str, stream: str = "both") -> Iterator[str]:
+    # spython's client calls Apptainer by its old name only, and its `build` reads one
+    # of two pipes, and hangs when the other is full.
+    lines: Iterator[str] = stream_command([find_program(), *words], output_type=stream)
+    return lines

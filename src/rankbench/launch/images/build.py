@@ -30,13 +30,7 @@ from rankbench.launch.images.store import (
     reason_to_make,
     requirements_of,
 )
-from rankbench.launch.images.verify import (
-    ask_facts,
-    check_sif,
-    list_packages,
-    read_status,
-    write_bills,
-)
+from rankbench.launch.images.verify import ask_facts, check_sif, list_packages
 from rankbench.launch.process.processes import end_descendants
 from rankbench.own_files import hash_file
 from rankbench.record import write_json
@@ -225,15 +219,6 @@ def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:
         if sif == beside:
             os.replace(beside, image.file)
         write_json(image.sidecar, sidecar)
-        try:
-            bills = write_bills(image.sidecar, sidecar, read_status(image.file))
-        except (ValueError, OSError, subprocess.SubprocessError) as error:
-            # An image is as good without.
-            work.say(f"no bill of materials: {error}")
-        else:
-            if len(bills) < 2:
-                said = "a bill of materials is missing: pip install 'rankbench[bills]'"
-                work.say(said)
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")
@@ -267,11 +252,8 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
         for name, value in values.items():
             options += ["--build-arg", f"{name}={value}"]
-        with (
-            checks.explaining_full_disks((checks.build_dir(), beside.parent)),
-            # Definitions contain paths relative to this folder.
-            chdir(image.containers.parent),
-        ):
+        # Definitions contain paths relative to this folder.
+        with chdir(image.containers.parent):
             work.follow(apptainer.build(beside, image.definition, options))
     for name, sha256 in image.inputs.items():
         if hash_file(image.containers / name) != sha256:

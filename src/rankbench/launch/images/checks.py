@@ -8,10 +8,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,6 @@ from rankbench.launch.images import apptainer
 
 MIRROR_TIMEOUT = 20.0  # seconds
 GIB = 1024**3
-# Free bytes below which a disk counts as full: more than a package of Debian's base,
-# whose failed download debootstrap removes at once.
-FULL = 16 * 2**20
 
 
 def check_runs(image: Path) -> None:
@@ -154,38 +149,6 @@ def check_space(needed: Mapping[Path, float]) -> None:
                 f"{place} has {free:.1f} GiB free, the build needs {needs:g} GiB: "
                 f"{_SPACE}"
             )
-
-
-@contextmanager
-def explaining_full_disks(places: Iterable[Path]) -> Iterator[None]:
-    """Watch free disk space, so that a failure due to a full disk is reported as such.
-
-    debootstrap reports a full disk as a failed download or as an existing file, and
-    Apptainer frees the space when it ends.
-
-    Raises:
-        ValueError: a disk was full; replaces the ValueError that was raised inside.
-    """
-    least = {place: float("inf") for place in places}
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.02):
-            for place in least:
-                least[place] = min(least[place], shutil.disk_usage(place).free)
-
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    try:
-        yield
-    except ValueError:
-        for place, free in least.items():
-            if free < FULL:
-                raise ValueError(f"the disk of {place} was full: {_SPACE}") from None
-        raise
-    finally:
-        over.set()
-        looking.join()
 
 
 def build_dir() -> Path:

@@ -1,38 +1,25 @@
-"""Verifies the file of an image, and finds out and lists its contents.
-
-Two optional tools (the extra `bills`) make bills of materials in CycloneDX:
-
-    IMAGE_DIR/NAME.debian.cdx.json    by debsbom, from dpkg's status file
-    IMAGE_DIR/NAME.python.cdx.json    by cyclonedx-py, from names and versions
-"""
+"""Verifies the file of an image, and finds out and lists its contents."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 from rankbench.cell import PROGRAMS
-from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
-from rankbench.launch.images.checks import run_inside
+from rankbench.launch.images.checks import last_words, run_inside
 from rankbench.launch.images.store import TEST, Image, Sidecar
 from rankbench.launch.process.command import SOURCE
 from rankbench.own_files import hash_file
-from rankbench.record import first_line, read_json, write_atomically, write_json
+from rankbench.record import read_json, write_json
 
 # Mount point of files from outside; this folder exists in every image.
 _INSIDE = "/mnt"
-
-_STATUS = "var/lib/dpkg/status"
-_BILL_SECONDS = 600
 
 
 def check_sif(image: Image) -> Sidecar:
@@ -171,7 +158,11 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
         options=options,
     )
     # Libraries may print, too.
-    facts: dict[str, Any] = json.loads([s for s in said if s.startswith("{")][-1])
+    found = [line for line in said if line.startswith("{")]
+    if not found:
+        words = last_words("".join(said))
+        raise ValueError(f"the probe in {sif} printed no facts: {words}")
+    facts: dict[str, Any] = json.loads(found[-1])
     # These are facts of this machine, not of the image.
     for key in ("cores", "cuda_devices", "cuda_memory_gib", "cuda_capability"):
         facts.pop(key, None)
@@ -194,58 +185,6 @@ def list_packages(sif: Path) -> dict[str, dict[str, str]]:
         "dpkg": dict(line.split() for line in dpkg.splitlines()),
         "pip": json.loads(_ask(sif, ["python3", "-c", _LIST_PYTHON])),
     }
-
-
-def read_status(sif: Path) -> str:
-    """Return dpkg's status file of an image; empty if it has none."""
-    return _ask(sif, ["sh", "-c", "test ! -e $0 || cat $0", f"/{_STATUS}"])
-
-
-def write_bills(
-    sidecar: Path, known: Sidecar, status: str, *, tools: str | None = None
-) -> list[Path]:
-    """Write the bills of materials of an image that the installed tools can make.
-
-    The same image gives the same bytes.
-
-    Args:
-        sidecar: of the image; the bills lie beside it.
-        known: its content.
-        status: from `read_status`.
-        tools: folders with the tools; None: beside this Python, or on PATH.
-
-    Raises:
-        ValueError: a tool fails; says why.
-    """
-    folders = tools or f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    # Identifier and time follow from the image.
-    number = uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{known['sha256']}")
-    debian = ["debsbom", "generate", "-t", "cdx", "-r", ".", "-o", "-"]
-    debian += ["--timestamp", known["built"], "--cdx-serialnumber", str(number)]
-    debian += ["--cdx-schema-version", "1.6", "--distro-name", sidecar.stem]
-    python = ["cyclonedx-py", "requirements", "requirements.txt", "-o", "-"]
-    python += ["--output-reproducible", "--sv", "1.6"]
-    written = []
-    with tempfile.TemporaryDirectory() as place:
-        Path(place, _STATUS).parent.mkdir(parents=True)
-        Path(place, _STATUS).write_text(status)
-        listed = sorted(known["packages"]["pip"].items())
-        lines = [f"{name}=={version}\n" for name, version in listed]
-        Path(place, "requirements.txt").write_text("".join(lines))
-        for kind, command in (("debian", debian), ("python", python)):
-            bill = sidecar.with_name(f"{sidecar.stem}.{kind}.cdx.json")
-            bill.unlink(missing_ok=True)
-            program = shutil.which(command[0], path=folders)
-            if program and (status or kind != "debian"):
-                command[0] = program
-                done = run_to_end(command, cwd=place, timeout=_BILL_SECONDS)
-                if done.returncode:
-                    said = done.stderr.strip().splitlines() or ["no message"]
-                    why = f"{Path(program).name} makes no bill of materials"
-                    raise ValueError(f"{why}: {first_line(said[-1])}")
-                write_atomically(bill, done.stdout.encode())
-                written.append(bill)
-    return written
 
 
 # A given image may use another distribution.

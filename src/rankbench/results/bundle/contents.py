@@ -44,7 +44,6 @@ DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
 CODE = f"{DEFINITIONS}rankbench.tar.zst"
 
 # Bills of materials of an image (CycloneDX).
-BILLS = ("debian.cdx.json", "python.cdx.json")
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -130,18 +129,11 @@ def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
 
 
 def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
-    """Name in the bundle, and file, of what lies beside each image of the plan.
-
-    These are the sidecar, and the bills of materials if there are any.
-    """
+    """Name in the bundle, and file, of the sidecar of each image of the plan."""
     for name, image in sorted(plan["images"].items()):
         sidecar = Path((image or {}).get("sidecar") or "")
         if sidecar.is_file() and read_json(sidecar).get("sha256") == image["sha256"]:
             yield f"{IMAGES}{name}.json", sidecar
-            for bill in BILLS:
-                path = sidecar.with_name(f"{sidecar.stem}.{bill}")
-                if path.is_file():
-                    yield f"{IMAGES}{name}.{bill}", path
 
 
 def find_experiment(layout: Layout, plan: Any) -> Path:

@@ -206,8 +206,7 @@ def _copy_raw(
         shutil.copyfile(path, target)
     paths += contents.find_code(layout, plan, records.values())
     names = {path.relative_to(root).as_posix() for path in paths}
-    beside = ("json", *contents.BILLS)
-    names |= {f"{contents.IMAGES}{n}.{end}" for n in plan["images"] for end in beside}
+    names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
     names.add(layout.experiment.name)
     return names | {contents.CITATION, contents.CODE, contents.ABOUT, MANIFEST}
 
