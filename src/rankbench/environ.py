@@ -222,6 +222,9 @@ def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environ[name] for name in names if name in environ}
 
 
+# Options of sbatch that would change what a job of ours is.
+_OF_JOBS = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_TEST_ONLY")
+
 # Variables that change what Slurm's commands select and print.
 _OF_QUERIES = (
     *("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_"),
@@ -242,7 +245,8 @@ def submit_from_here(environ: MutableMapping[str, str] = os.environ) -> None:
     """
     kept = for_slurm(environ)
     for name in list(environ):
-        if name not in kept or (name.startswith("SLURM_") and name != "SLURM_CONF"):
+        is_of_job = name.startswith("SLURM_") and name != "SLURM_CONF"
+        if name not in kept or is_of_job or name in _OF_JOBS:
             del environ[name]
 
 

@@ -48,9 +48,10 @@ NodeName=c4 CoresPerSocket=32 RealMemory=257000 Sockets=2 State=DOWN*+DRAIN Part
 batch,broken Reason=disk is full [root@2026-11-20T10:00:00]
 NodeName=g1 Gres=gpu:a100-sxm4-80gb:4(S:0-7),nvme:1 State=IDLE {_GPU_HOST}
 NodeName=g2 Gres=gpu:a100-sxm4-80gb:4(S:0-7) State=IDLE {_GPU_HOST}
-NodeName=g3 Gres=gpu:a100-sxm4-80gb:3 State=IDLE+CLOUD {_GPU_HOST}
+NodeName=g3 Gres=gpu:a100-sxm4-80gb:3 State=IDLE+CLOUD+POWERED_DOWN {_GPU_HOST}
 NodeName=g4 Gres=gpu:3090:8,shard:64 State=IDLE {_GPU_HOST}
 NodeName=g5 Gres=gpu:h100:8 State=IDLE+DRAIN {_GPU_HOST}
+NodeName=g6 Gres=gpu:h100:8 State=INVAL {_GPU_HOST}
 """
 
 

@@ -1,4 +1,4 @@
-"""Only one measurement runs on a machine at a time."""
+"""A machine: its GPUs, and only one measurement on it at a time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from rankbench.launch.hosts.base import Waiting, machine_to_itself
 from rankbench.launch.hosts.ssh_agent import take_lock
+from rankbench.launch.site.machine import count_visible
 
 pytestmark = pytest.mark.unit
 
@@ -98,3 +99,23 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(name):
     with machine_to_itself(Waiting(said.append, stop), name):
         assert take_lock(name) is None
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "present", "count"),
+    [
+        (None, 4, 4),
+        ("0, 2", 4, 2),
+        ("0,-1,2", 4, 1),
+        ("GPU-8f5a,GPU-31c2", 4, 2),
+        ("MIG-77aa", 1, 1),
+        ("10000", 4, 0),
+        ("0,7,1", 4, 1),
+        ("", 4, 0),
+        ("none", 4, 0),
+        ("NoDevFiles", 0, 0),
+        ("0", 0, 0),
+    ],
+)
+def test_gpus_are_counted_as_cuda_does(visible, present, count):
+    assert count_visible(visible, present) == count

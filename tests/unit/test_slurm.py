@@ -161,6 +161,8 @@ def test_steps_of_others_stay(program):
         ("JobState=CANCELLED Reason=None", "cancelled"),
         ("JobState=FAILED Reason=NonZeroExitCode", "over"),
         ("JobState=COMPLETED Reason=None", "over"),
+        ("JobState=RUNNING Reason=None PreemptTime=None", None),
+        ("JobState=RUNNING Reason=None PreemptTime=2026-11-27T10:00:00", "cancelled"),
     ],
 )
 def test_why_a_job_ends(program, said, why):

@@ -165,6 +165,8 @@ def test_slurms_commands_do_not_inherit_habits_of_the_user():
     assert for_slurm({**users, **others}) == others
     # Jobs that are submitted within a job do not inherit its options.
     environment = {**users, **others, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}
+    # Nor do they become arrays, or wait, because the user's own jobs do.
+    environment |= {"SBATCH_ARRAY_INX": "0-1", "SBATCH_WAIT": "1"}
     submit_from_here(environment)
     assert environment == others
 

@@ -122,8 +122,11 @@ class SlurmJob(Hosts):
         # As long as a process of the job exists, the state is COMPLETING and not yet,
         # for example, CANCELLED. So the reason says more than the state.
         said = try_slurm("scontrol", "show", "job", "--oneliner", self.id) or ""
-        words = dict(re.findall(r"\b(JobState|Reason)=(\w+)", said))
+        words = dict(re.findall(r"\b(JobState|Reason|PreemptTime)=(\w+)", said))
         state, reason = words.get("JobState"), words.get("Reason")
+        # During the grace time of a preemption, a job is still RUNNING.
+        if words.get("PreemptTime", "None") not in ("None", "Unknown"):
+            return "cancelled"
         if state == "TIMEOUT" or reason == "TimeLimit":
             return "timeout"
         if state == "NODE_FAIL" or reason == "NodeDown":

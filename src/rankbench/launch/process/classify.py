@@ -36,6 +36,16 @@ _PEER = re.compile(
     re.IGNORECASE,
 )
 
+# Limits of a host or of this user's account, which say nothing about the cell.
+_LIMITS = {
+    re.compile("no space left on device|disk quota exceeded", re.IGNORECASE): (
+        "free space, inodes or quota are used up there: see `df -h`, `df -i`, `quota`"
+    ),
+    re.compile(
+        "resource temporarily unavailable|can't start new thread", re.IGNORECASE
+    ): "too many processes for this user: raise the limit (`ulimit -u`)",
+}
+
 # The address that a host has given to the others, although it leads to themselves.
 _LOOPBACK = re.compile(r"\b127\.\d+\.\d+\.\d+\b")
 
@@ -49,6 +59,9 @@ _LOST_HOST = re.compile(
 _SRUN = re.compile(r"^srun: error: (.*)$", re.MULTILINE)
 _KILLED_THERE = re.compile(r"(\S+): tasks? \S+ Killed")
 _REFUSED = re.compile(r"^(the host \S+ refuses: .*)$", re.MULTILINE)
+_NOT_THERE = re.compile(
+    r"slurmstepd-(\S+): error: execve\(\): (\S+): (No such file|Permission denied)"
+)
 _TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
 _OOM_OF_STEP = re.compile(
     r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
@@ -133,6 +146,10 @@ def classify(ending: Ending) -> Outcome:
     outcome = _find_outcome(ending)
     if outcome.reason is None:
         return outcome
+    for limit, remedy in _LIMITS.items():
+        if outcome.status == "crashed" and limit.search(outcome.reason):
+            reason = f"{outcome.reason}: {remedy}"
+            return replace(outcome, reason=reason, cause="site")
     said = _find_evidence(ending, outcome)
     if not said or said in outcome.reason:
         return outcome
@@ -176,6 +193,10 @@ def _find_outcome(ending: Ending) -> Outcome:
         return found
     if refused := _REFUSED.search(ending.log):
         return Outcome("crashed", refused[1], "site")
+    if unseen := _NOT_THERE.search(ending.log):
+        host, path, why = unseen.groups()
+        reason = f"the host {host} cannot run {path}: {why}: its hosts must all see it"
+        return Outcome("crashed", reason, "site")
     if ending.stopped == "parent":
         return Outcome("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout", "failure", "leaving"):

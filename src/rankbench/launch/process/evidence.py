@@ -24,6 +24,10 @@ _FRAME = re.compile(r' +File "(?P<file>.+)", line (?P<line>\d+),? in (?P<name>.+
 _FATAL = re.compile(
     r"(?:Fatal Python error: |Extension modules: |  <no Python frame>).*"
 )
+# What Slurm says when it ends the tasks of a step: a consequence of something else.
+_ENDS_TASKS = re.compile(
+    "Force Terminated|Terminating StepId|CANCELLED AT|Job step aborted"
+)
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 _OURS = re.compile(r"/rankbench/(?:rank|launch)/|/rankbench/hooks\.py$")
@@ -123,7 +127,7 @@ def printed_lines(log: str) -> list[str]:
         in_stack = bool(_STACK.match(line)) or (in_stack and line.startswith("  "))
         if not in_stack and line.strip() and not _FATAL.match(line):
             found.append(line.strip())
-    return found
+    return [line for line in found if not _ENDS_TASKS.search(line)] or found
 
 
 def last_error_line(log: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,17 +75,13 @@ awaited: set[int] = set()
 spared: set[int] = set()
 
 
-def wait_for_exit(pid: int, seconds: float) -> bool:
-    """Sleep until the process ends, at most so long; no polling meanwhile."""
+def wait_for_exit(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait until a child ends, at most so long; whether it has ended."""
     try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        ready, _, _ = select.select([handle], [], [], seconds)
-        return bool(ready)
-    finally:
-        os.close(handle)
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 class Interrupted(Exception):

@@ -125,7 +125,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         finally:
             if hosts.end_within:
                 child.terminate()
-                processes.wait_for_exit(child.pid, hosts.end_within)
+                processes.wait_for_exit(child, hosts.end_within)
             processes.end_descendants()
             returncode = child.wait()
             job_ended = None if returncode == 0 else hosts.why_ended()
@@ -253,7 +253,7 @@ def await_launcher(
             places = read_progress(spec.progress, spec.shape.ranks)
             if are_all_in("training", places):
                 devices.sample()
-        if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
+        if processes.wait_for_exit(child, HEARTBEAT_SECONDS):
             return None
         if reason := stop.reason():
             return reason

@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,30 @@ def probe_machine(
 
 
 def count_gpus() -> int:
-    """NVIDIA GPUs that the kernel lists, without asking torch."""
+    """NVIDIA GPUs that CUDA will show, without asking torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        # As in CUDA, -1 ends the list.
-        shown = visible.partition("-1")[0].split(",")
-        return len([device for device in shown if device])
-    return len(glob.glob("/dev/nvidia[0-9]*"))
+    return count_visible(visible, len(glob.glob("/dev/nvidia[0-9]*")))
+
+
+def count_visible(visible: str | None, present: int) -> int:
+    """How many GPUs CUDA shows.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES; None if it is not set.
+        present: GPUs that the kernel lists.
+    """
+    if visible is None or not present:
+        return present
+    # As in CUDA, the first entry that names no GPU ends the list.
+    names = [name.strip() for name in visible.split(",")]
+    named = takewhile(
+        lambda name: (
+            name.startswith(("GPU-", "MIG-"))
+            or (name.isdecimal() and int(name) < present)
+        ),
+        names,
+    )
+    return len(list(named))
 
 
 def find_programs(names: Sequence[str]) -> dict[str, bool]:

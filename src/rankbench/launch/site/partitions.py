@@ -21,8 +21,12 @@ from rankbench.launch.hosts.slurm import (
 
 Fields = Mapping[str, str]
 
-# States in which a host gets no job.
-_DOWN = re.compile(r"DOWN|DRAIN|ERROR|FAIL|FUTURE")
+# States, and flags of states, with which a host gets no job. One that Slurm has powered
+# down gets jobs: it is started for them.
+_DOWN = {
+    *("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE"),
+    *("INVAL", "UNKNOWN", "NOT_RESPONDING"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def parse_partitions(
     for fields in parse_lines(partitions, "PartitionName"):
         name = fields["PartitionName"]
         members = [h for h in described if name in h.get("Partitions", "").split(",")]
-        up = [host for host in members if not _DOWN.search(host.get("State", ""))]
+        up = [host for host in members if not _DOWN & _states(host)]
         facts, notes = _describe_hosts(up, fields) if up else ({}, {})
         if len(members) > len(up):
             lost = len(members) - len(up)
@@ -157,6 +161,11 @@ def choose_partition(found: Sequence[Partition], wanted: str | None) -> Partitio
             f"no partition of this cluster can be used: {said or 'Slurm lists none'}"
         )
     return max(usable, key=lambda partition: partition.is_default)
+
+
+def _states(host: Fields) -> set[str]:
+    """The state of a host and its flags: `DOWN*+DRAIN` is two of them."""
+    return set(re.findall(r"[A-Z_]+", host.get("State", "")))
 
 
 def _why_not(

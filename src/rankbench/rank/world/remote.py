@@ -35,6 +35,7 @@ PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
 
 UP_AFTER = 60.0  # seconds within which the other hosts must accept connections
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+LOOK_SECONDS = 0.05  # between looks whether a command has ended
 
 # Options of ssh that take a value.
 _WITH_VALUE = set("bcDEeFIiJLlmOopQRSWw")
@@ -201,11 +202,8 @@ def _run(command: str, environment: dict[str, str], connection: Connection) -> i
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    ended = os.pidfd_open(child.pid)
-    try:
-        wait([connection, ended])
-    finally:
-        os.close(ended)
+    while child.poll() is None and not wait([connection], LOOK_SECONDS):
+        pass
     if child.poll() is None:
         end_all([child], GRACE, lambda child, number: os.killpg(child.pid, number))
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
