@@ -37,7 +37,7 @@ while not all(f.exists() and f.read_text() for f in files):
     assert time.monotonic() < deadline
     time.sleep(0.01)
 ended = processes.wait_for_exit(child, 0.2)
-found = {p.pid for p in processes.descendants()}
+found = set(processes.descendants())
 begun = time.monotonic()
 processes.end_descendants(grace=float(sys.argv[1]))
 print(json.dumps({
@@ -45,7 +45,7 @@ print(json.dumps({
     "found": sorted(found),
     "seconds": time.monotonic() - begun,
     "returncode": child.wait(),
-    "children": len(processes.psutil.Process().children()),
+    "children": len(processes.descendants()),
 }))
 """
 

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
+from rankbench.environ import read_stat
 
 _PR_SET_CHILD_SUBREAPER = 36
 UNKILLABLE_AFTER = 60.0  # seconds
@@ -43,28 +43,35 @@ def end_descendants(*, grace: float = 3.0) -> None:
         time.sleep(0.02)
 
 
-def descendants() -> list[psutil.Process]:
+def descendants() -> list[int]:
     """Living processes below this one; the dead among them are reaped."""
-    living = []
-    for process in psutil.Process().children(recursive=True):
-        if process.pid in spared:
-            continue
+    states: dict[int, str] = {}
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if process.status() != psutil.STATUS_ZOMBIE:
-                living.append(process)
-            elif process.pid not in awaited:
-                os.waitpid(process.pid, os.WNOHANG)
-        except (psutil.NoSuchProcess, ChildProcessError):
-            continue
+            state, parent, *_ = read_stat(entry.name)
+        except OSError:
+            continue  # it has ended meanwhile
+        states[int(entry.name)] = state
+        children.setdefault(int(parent), []).append(int(entry.name))
+    living = []
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        waiting += below
+        for pid in set(below) - spared:
+            if states[pid] not in "ZX":
+                living.append(pid)
+            elif pid not in awaited:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
     return living
 
 
 def _signal_all(number: int) -> None:
-    for process in descendants():
-        try:
-            process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue
+    for pid in descendants():
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 # Ids of children that are not reaped here, because their `subprocess.Popen` needs the

@@ -1,4 +1,4 @@
-"""The handwritten digits of scikit-learn, enlarged to the size of MNIST."""
+"""Handwritten digits (`digits.txt` names their source), enlarged to the size of MNIST."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from rankbench.rank.data._images import Arrays, DataError
+from rankbench.rank.data._images import Arrays
 
 SHAPE = {"channels": 1, "image_size": 28, "classes": 10, "train": 1437, "test": 360}
 PREPARED = True
@@ -17,22 +17,15 @@ PREPARED = True
 def prepare(source: Path) -> Arrays:
     """Enlarge 8x8 pixels in 0..16 to 28x28 pixels in 0..255, and split the samples.
 
-    It reads no file in `source`.
-
-    Raises:
-        DataError: scikit-learn is not installed.
+    It reads `digits.txt` beside this file, and no file in `source`.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(
-            "digits comes with scikit-learn: install it and run `rankbench prepare`"
-        ) from error
-    small, labels = load_digits(return_X_y=True)
+    lines = Path(__file__).with_suffix(".txt").read_text().splitlines()
+    samples = [line.split() for line in lines if not line.startswith("#")]
+    labels = np.array([int(label) for label, _ in samples], dtype=np.int64)
+    small = np.array([[int(value, 17) for value in row] for _, row in samples], float)
     pixels = torch.from_numpy(small).reshape(-1, 1, 8, 8) * (255 / 16)
     enlarged = functional.interpolate(pixels, size=(28, 28), mode="bilinear")
     images = enlarged.round().to(torch.uint8).numpy()
-    labels = labels.astype(np.int64)
     # Test samples are 1/5 of each class, at random.
     shuffled = np.random.default_rng(0).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
