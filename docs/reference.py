@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rankbench.cli import build_parser, load_commands
+from rankbench.commands import COMMANDS
 from rankbench.matrix.schema import load_schema
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def make_page() -> str:
     ):
         parts += [f"## {title}", _make_table(load_schema(name)["properties"])]
     parts.append("## Commands")
-    parsers = build_parser().commands
+    parsers = build_parser(*COMMANDS).commands
     for command in load_commands():
         help_text = parsers[command.name].format_help()
         parts += [f"### rankbench {command.name}", f"```text\n{help_text}```"]

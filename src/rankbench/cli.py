@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from typing import Any, NoReturn
 
-import shtab
-
-from rankbench import __version__, commands
-from rankbench.commands._extras import find_extra, say_missing
-from rankbench.commands._options import (
-    BAD_INPUT,
-    COMMANDS,
-    GROUPS,
-    INTERRUPTED,
-    OK,
-    Command,
-)
+from rankbench import __version__
+from rankbench.commands import COMMANDS, RENAMED
+from rankbench.commands._options import BAD_INPUT, INTERRUPTED, OK, Command, declared
+from rankbench.say import say
 
 USAGE = "rankbench COMMAND [options]"
 HELP = """\
@@ -47,89 +40,131 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors in the input are printed without a traceback."""
-    arguments = read_arguments(sys.argv[1:] if argv is None else argv)
     try:
+        arguments = read_arguments(sys.argv[1:] if argv is None else argv)
         status: int = arguments.command(arguments)
     except BrokenPipeError:
         # The reader has closed the pipe. Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
-        print("rankbench: interrupted", file=sys.stderr)
+        say("rankbench: interrupted", aside=True)
         return INTERRUPTED
     except (ValueError, OSError) as error:
-        print(f"rankbench: {error}", file=sys.stderr)
+        say(f"rankbench: {error}", aside=True)
         return BAD_INPUT
     except ModuleNotFoundError as error:
+        from rankbench.commands._extras import find_extra, say_missing
+
         if (extra := find_extra(error.name or "")) is None:
             raise
-        print(f"rankbench: {say_missing([str(error.name)], [extra])}", file=sys.stderr)
+        said = say_missing([str(error.name)], [extra])
+        say(f"rankbench: {said}", aside=True)
         return BAD_INPUT
     return status
 
 
 def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line. What follows two dashes of `run` is for Snakemake."""
-    words, flags = list(argv), []
-    if words[:1] == ["run"] and "--" in words:
+    """Parse a command line. What follows two dashes of `run` is for Snakemake.
+
+    Raises:
+        ValueError: it cannot be understood; the message names what is nearest.
+    """
+    words, flags = list(argv) or ["--help"], []
+    if words[0] == "run" and "--" in words:
         place = words.index("--")
         words, flags = words[:place], words[place + 1 :]
-    parser = build_parser(words[0] if words else None)
-    if words and words[0] in parser.commands:
+    name = words[0]
+    if name in RENAMED:
+        raise ValueError(f"`rankbench {name}` is spelled `rankbench {RENAMED[name]}`")
+    if name in COMMANDS:
         # Options may stand before, between and after the other arguments.
-        arguments = parser.commands[words[0]].parse_intermixed_args(words[1:])
+        parser = build_parser(name).commands[name]
+        arguments = parser.parse_intermixed_args(words[1:])
     else:
-        arguments = parser.parse_args(words)
+        everything = name.startswith("--print-completion")
+        arguments = build_parser(*COMMANDS if everything else ()).parse_args(words)
     arguments.snakemake = flags
     return arguments
 
 
-def load_commands(name: str | None = None) -> list[Command]:
-    """Import the command of this name, or all; return what is there, in order."""
-    modules = [module.name for module in pkgutil.iter_modules(commands.__path__)]
-    names = {m.replace("_", "-"): m for m in modules if not m.startswith("_")}
+def load_commands(*names: str) -> list[Command]:
+    """Import these commands, or all."""
     # Only what is used is imported, because each import costs time.
-    for module in [names[name]] if name in names else names.values():
-        import_module(f"rankbench.commands.{module}")
-    return sorted(
-        COMMANDS.values(),
-        key=lambda found: (GROUPS.index(found.place[0]), found.place[1]),
-    )
+    for name in names or COMMANDS:
+        import_module(f"rankbench.commands.{name.replace('-', '_')}")
+    return [declared[name] for name in names or COMMANDS]
 
 
-def build_parser(name: str | None = None) -> _Parser:
-    """The parser with the command of this name, or with all commands."""
+def build_parser(*names: str) -> _Parser:
+    """The parser with these commands."""
     parser = _Parser(prog="rankbench", usage=USAGE)
     parser.add_argument("--version", action="version", version=__version__)
-    shtab.add_argument_to(parser, ["--print-completion"])
+    parser.add_argument("--print-completion", action=_Completion)
     subparsers = parser.add_subparsers(
-        required=True,
-        metavar="COMMAND",
-        prog="rankbench",
-        parser_class=argparse.ArgumentParser,
+        required=True, metavar="COMMAND", prog="rankbench", parser_class=_Parser
     )
-    for command in load_commands(name):
+    for command in load_commands(*names) if names else ():
         command.add_to(subparsers)
     parser.commands = subparsers.choices
     return parser
 
 
+class _Completion(argparse.Action):
+    """Prints the completion for a shell."""
+
+    def __call__(self, parser: Any, _: Any, shell: Any, *__: Any) -> NoReturn:
+        import shtab  # few need it
+
+        if shell not in shtab.SUPPORTED_SHELLS:
+            known = ", ".join(shtab.SUPPORTED_SHELLS)
+            raise ValueError(f"--print-completion {shell}: expected one of {known}")
+        say(shtab.complete(parser, shell))
+        raise SystemExit(OK)
+
+
 class _Parser(argparse.ArgumentParser):
-    """The parser of `rankbench`; its help lists the commands by groups.
+    """A parser whose help lists all commands, and whose errors name what is nearest.
 
     Attributes:
         commands: name of a command -> its parser.
     """
 
-    commands: Mapping[str, argparse.ArgumentParser]
+    commands: Mapping[str, _Parser] = {}
 
     def format_help(self) -> str:
-        lines = [
-            f"  {command.place[0] if command.place[1] == 1 else '':<9}"
-            f"{command.name:<13}{command.summary}"
-            for command in load_commands()
-        ]
+        if self.usage != USAGE:
+            return super().format_help()
+        lines, before = [], ""
+        for name, (group, about) in COMMANDS.items():
+            lines.append(f"  {group if group != before else '':<9}{name:<13}{about}")
+            before = group
         return HELP.format(usage=USAGE, commands="\n".join(lines))
+
+    def error(self, message: str) -> NoReturn:
+        words = [word.partition("=")[0] for word in message.split() if word[0] == "-"]
+        if "unrecognized" in message and words:
+            message += "".join(map(self._explain, words))
+        elif "invalid choice" in message and self.usage == USAGE:
+            word = message.split("'")[1]
+            near = get_close_matches(word, COMMANDS, 1)
+            message = f"{word}: no such command" + "".join(
+                f": did you mean {name!r}?" for name in near
+            )
+        raise ValueError(f"{message} (`{self.prog} --help` explains)")
+
+    def _explain(self, option: str) -> str:
+        """What was meant by an option that does not exist."""
+        from rankbench.matrix.schema import load_schema
+
+        key = option.strip("-").replace("-", "_")
+        if key in load_schema("experiment")["properties"]:
+            return f": {key} is a key of the experiment file: set it there"
+        near = get_close_matches(option, self._option_string_actions, 1)
+        return f": did you mean {near[0]}?" if near else ""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        say(message.rstrip("\n"), aside=file is sys.stderr)
 
 
 if __name__ == "__main__":

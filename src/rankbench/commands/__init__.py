@@ -1,1 +1,29 @@
-"""The commands of `rankbench`, one file each: description, examples and `add`."""
+"""The commands of `rankbench`: a file for each, and this table."""
+
+# Command -> its group, and a line about it; in the order of `rankbench --help`, which
+# imports no command, because imports take time.
+COMMANDS = {
+    "init": ("set up", "write a new project folder, or site.yaml of a cluster"),
+    "check": ("set up", "check a model, data set or script of your own"),
+    "site-check": ("set up", "check whether site.yaml describes the hosts correctly"),
+    "images": ("set up", "build, test or show images"),
+    "prepare": ("set up", "make the data files of an experiment"),
+    "cells": ("measure", "list the cells, and why some cannot run here"),
+    "run": ("measure", "measure an experiment, and print its answer and table"),
+    "rerun": ("measure", "measure cells again, and write the table"),
+    "status": ("measure", "show the state of every cell, or everything about one"),
+    "show": ("measure", "show everything about one cell"),
+    "answer": ("read", "say what to use, how sure that is, what to measure next"),
+    "table": ("read", "write tables and plots from plan and records"),
+    "predict": ("read", "what topologies that were not measured would give"),
+    "compare": ("compare", "compare runs: better, worse or equal?"),
+    "accept": ("compare", "does this machine keep what a baseline promises?"),
+    "history": ("compare", "follow results over time: what changed since when?"),
+    "diff-models": ("compare", "show which tensors of trained models differ"),
+    "publish": ("share", "write a bundle, and a web page that needs no server"),
+    "verify": ("share", "check the files of a bundle, and derive its tables again"),
+    "replay": ("share", "measure the cells of a bundle here, and compare"),
+}
+
+# Name that somebody may try -> how it is spelled.
+RENAMED: dict[str, str] = {}

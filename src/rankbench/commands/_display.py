@@ -16,6 +16,7 @@ from rich.text import Text
 from rankbench.commands._watch import Event, WatchedCell
 from rankbench.project.status import State
 from rankbench.record import Record, describe_result, make_printable, minutes
+from rankbench.say import say
 
 # Number of unfinished cells that are listed; more do not fit on a terminal.
 LISTED = 12
@@ -39,7 +40,7 @@ class Plain:
 
     def say(self, text: str, *, warning: bool = False) -> None:
         """Show a line of text."""
-        print(text, file=self._console.file, flush=True)
+        say(text, aside=True)
 
     def refresh(self, waiting_for: str) -> None:
         """Update the display; `waiting_for` is Snakemake's last line."""

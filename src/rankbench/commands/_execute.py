@@ -22,7 +22,6 @@ from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._watch import Tail, Watch
 from rankbench.invocation import shown
 from rankbench.project import BEGUN, Run, begin, find_pending
-from rankbench.project.start import tell
 from rankbench.project.status import (
     State,
     find_jobs,
@@ -30,6 +29,7 @@ from rankbench.project.status import (
     find_verdict,
     why_not_run,
 )
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of, seconds_between_looks
 
 # Seconds between looks at the files; longer on a cluster to spare its file system.
@@ -59,7 +59,7 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     log = run.layout.root / "logs" / f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
-    print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
+    say(f"$ {shown(argv)}\n  log: {log}", aside=True)
     again = {cell.id for cell in run.rerun}
     # How many launches of each requested attempt exist already.
     kept = {
@@ -82,18 +82,21 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     if signals:
         name = signal.Signals(signals[0]).name
         rest = how_to_continue(arguments)
-        tell(f"stopped by {name}: finished launches are kept. To continue:\n  {rest}")
+        say(
+            f"stopped by {name}: finished launches are kept. To continue:\n  {rest}",
+            aside=True,
+        )
         return INTERRUPTED
     # Say why Snakemake failed, if it did.
     status = child.returncode
     failed = any(state.has_failed for state in states_of(run).values())
     reasons = {why_not_run(run.layout, cell) for cell in run.feasible} - {None}
     for reason in reasons:
-        tell(f"not measured: {reason}")
+        say(f"not measured: {reason}", aside=True)
     if status and not failed and not reasons:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        tell(f"Snakemake failed (exit status {status}). The end of {log}:")
-        tell("\n".join(f"  {line}" for line in lines))
+        say(f"Snakemake failed (exit status {status}). The end of {log}:", aside=True)
+        say("\n".join(f"  {line}" for line in lines), aside=True)
     return FINDING if status or failed else OK
 
 
@@ -102,7 +105,7 @@ def run_target(argv: Sequence[str]) -> int:
 
     Its output goes to stderr, because stdout is for results.
     """
-    print(f"$ {shown(argv)}", file=sys.stderr, flush=True)
+    say(f"$ {shown(argv)}", aside=True)
     with start_snakemake(argv, sys.stderr) as (child, signals):
         child.wait()
     if signals:

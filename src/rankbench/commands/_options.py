@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-OK, FINDING, BAD_INPUT, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
+from rankbench.commands import COMMANDS
+from rankbench.say import say
 
-# In the order in which `rankbench --help` lists them.
-GROUPS = ("set up", "measure", "read", "compare", "share")
+OK, FINDING, BAD_INPUT, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 
 Function = Callable[[argparse.Namespace], int]
 
@@ -26,8 +26,6 @@ class Command:
     Attributes:
         run: its function; the docstring is the text above the options, and the file's
             name is the command's.
-        place: its group, and its number within the group.
-        summary: a line for the list of commands.
         options: keys of `OPTIONS`; positional arguments in their order.
         examples: without `rankbench` before each.
         json_holds: the contents of the JSON output.
@@ -35,12 +33,10 @@ class Command:
     """
 
     run: Function
-    place: tuple[str, int]
-    summary: str
     options: str
     examples: Sequence[str]
     json_holds: str
-    exits: str = "0, or 2 on bad input"
+    exits: str
 
     @property
     def name(self) -> str:
@@ -53,7 +49,7 @@ class Command:
         usage = ["%(prog)s", "[options]"]
         parser = commands.add_parser(
             self.name,
-            help=self.summary,
+            help=COMMANDS[self.name][1],
             description=_fill(about),
             epilog=f"examples:\n{lines}\n\n{_fill(f'exit status: {self.exits}')}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,21 +72,34 @@ class Command:
         parser.set_defaults(command=self.run)
 
 
-COMMANDS: dict[str, Command] = {}
+# Those that were imported.
+declared: dict[str, Command] = {}
 
 _SHORT = {"--dry-run": ("-n",)}
 _DESTINATIONS = {"WHAT": "experiment"}
 
 
-def command(**declared: Any) -> Callable[[Function], Function]:
+def command(
+    *,
+    options: str,
+    examples: Sequence[str],
+    json_holds: str,
+    exits: str = "0, or 2 on bad input",
+) -> Callable[[Function], Function]:
     """Declare the command that the decorated function executes, in its file.
 
-    The function returns the exit status. `declared` has the attributes of `Command`.
+    The function returns the exit status; the arguments are attributes of `Command`.
     """
 
     def keep(run: Function) -> Function:
-        entry = Command(run=run, **declared)
-        COMMANDS[entry.name] = entry
+        entry = Command(
+            run=run,
+            options=options,
+            examples=examples,
+            json_holds=json_holds,
+            exits=exits,
+        )
+        declared[entry.name] = entry
         return run
 
     return keep
@@ -98,7 +107,7 @@ def command(**declared: Any) -> Callable[[Function], Function]:
 
 def print_json(value: Any) -> None:
     """Print a value as strict JSON, which has no infinities."""
-    print(json.dumps(value, indent=1, default=str, allow_nan=False))
+    say(json.dumps(value, indent=1, default=str, allow_nan=False))
 
 
 def print_result(arguments: argparse.Namespace, facts: Any, text: str) -> None:
@@ -106,7 +115,7 @@ def print_result(arguments: argparse.Namespace, facts: Any, text: str) -> None:
     if arguments.json:
         print_json(facts)
     else:
-        print(text)
+        say(text)
 
 
 def _fill(text: str) -> str:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rankbench.record import Layout, read_json
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.text import Grid, Note, show_estimate
+from rankbench.say import say
 
 WIDTH = 120  # if the output is not a terminal
 
@@ -41,11 +42,20 @@ LEGEND = (
 
 
 def open_console() -> Console:
-    """A console of the terminal's width."""
-    console = Console(highlight=False)
+    """A console of the terminal's width. It makes text, which `show` prints."""
+    console = Console(highlight=False, color_system=None)
     if not console.is_terminal:
         console.width = WIDTH
     return console
+
+
+def show(*parts: RenderableType) -> None:
+    """Print what rich makes of texts and tables."""
+    console = open_console()
+    with console.capture() as made:
+        for part in parts:
+            console.print(part)
+    say(made.get().removesuffix("\n"))
 
 
 def make_table(columns: Sequence[tuple[str, Sequence[str]]], title: str = "") -> Table:
@@ -69,8 +79,7 @@ def print_grid(grid: Grid, names: Mapping[str, str]) -> None:
     rows = [[replace_ids(str(text), names) for text in row] for row in grid.rows]
     if rows:
         columns = zip(grid.columns, zip(*rows, strict=True), strict=True)
-        open_console().print(make_table([*columns]))
-        print()
+        show(make_table([*columns]), "")
 
 
 def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
@@ -81,7 +90,7 @@ def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
     for note in notes:
         words = (Text(replace_ids(text, names)) for text in (note.term, note.text))
         grid.add_row(*words)
-    open_console().print(grid)
+    show(grid)
 
 
 def print_brief(answer: Mapping[str, Any]) -> None:
@@ -89,7 +98,7 @@ def print_brief(answer: Mapping[str, Any]) -> None:
     # Imported here, so that listing the commands needs no package of the results.
     from rankbench.results.advice.words import in_brief, to_lines
 
-    print(*to_lines(in_brief(dict(answer))), sep="\n")
+    say(*to_lines(in_brief(dict(answer))))
 
 
 def print_details(
@@ -113,31 +122,30 @@ def print_details(
     if notes:
         print_notes(notes, shorten(cells)[0])
     else:
-        print("nothing is open: no launch would settle anything")
+        say("nothing is open: no launch would settle anything")
     if len(workloads) > _MOST_WORKLOADS:
         more = len(workloads) - _MOST_WORKLOADS
-        print(f"{more} more workloads: answer.md and answer.json have them all")
+        say(f"{more} more workloads: answer.md and answer.json have them all")
 
 
 def print_results(layout: Layout) -> None:
     """Print the answer of a result directory, its table, and the paths of its files."""
     path = layout.table("csv")
     if not path.exists():
-        print(f"no table yet: {path} is written after a cell is measured")
+        say(f"no table yet: {path} is written after a cell is measured")
         return
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     facts = layout.table("json", "answer")
     if facts.exists():
         print_brief(read_json(facts))
-        print()
-    console = open_console()
-    for part in describe(rows, console.width):
-        console.print(part)
+        say("")
+    show(*describe(rows, open_console().width))
     files = [layout.table(suffix) for suffix in ("md", "html", "csv", "tex")]
-    print("files:", *(os.path.relpath(file) for file in files if file.exists()))
+    there = [os.path.relpath(file) for file in files if file.exists()]
+    say(f"files: {' '.join(there)}")
     if layout.plot("scaling", "png").exists():
-        print("plots:", os.path.relpath(layout.plot("scaling", "png").parent))
+        say(f"plots: {os.path.relpath(layout.plot('scaling', 'png').parent)}")
 
 
 def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:

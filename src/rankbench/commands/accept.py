@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    place=("compare", 2),
-    summary="does this machine keep what a baseline promises?",
     options="BASELINE RESULTS --at-least --confidence",
     examples=(
         "accept baseline.json results/quickstart",

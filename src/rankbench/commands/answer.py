@@ -10,8 +10,6 @@ from rankbench.commands._terminal import print_brief, print_details
 
 
 @command(
-    place=("read", 1),
-    summary="say what to use, how sure that is, what to measure next",
     options="WHAT --override --site --margin --efficiency --details --next",
     examples=(
         "answer results/quickstart --margin 0.05",

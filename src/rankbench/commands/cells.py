@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from rankbench.commands._base import plan_run
 from rankbench.commands._memory import (
@@ -14,11 +13,10 @@ from rankbench.commands._memory import (
 )
 from rankbench.commands._options import OK, command, print_json
 from rankbench.project import find_pending, make_preview
+from rankbench.say import say
 
 
 @command(
-    place=("measure", 1),
-    summary="list the cells, and why some cannot run here",
     options="EXPERIMENT --override --site --only --memory --fit",
     examples=(
         "cells --only backend=gloo,mpi topology=1x2",
@@ -59,12 +57,12 @@ def list_cells(arguments: argparse.Namespace) -> int:
         return OK
     for cell in run.chosen:
         note = f"  unsupported: {cell.infeasible}" if cell.infeasible else ""
-        print(f"{cell.id}{note}")
+        say(f"{cell.id}{note}")
         for line in describe_estimate(found[cell.id]) if found else ():
-            print(f"    {line}")
+            say(f"    {line}")
         if cell.id in batches:
-            print(f"    largest batch_size that fits: {batches[cell.id] or 'none'}")
+            say(f"    largest batch_size that fits: {batches[cell.id] or 'none'}")
     if found:
-        print(NOT_KNOWN, file=sys.stderr)
-    print(make_preview(run).lines()[0], file=sys.stderr)
+        say(NOT_KNOWN, aside=True)
+    say(make_preview(run).lines()[0], aside=True)
     return OK

@@ -13,11 +13,10 @@ import yaml
 from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.own_files import Check, unlisted_files
+from rankbench.say import say
 
 
 @command(
-    place=("set up", 2),
-    summary="check a model, data set or script of your own",
     options="FILE --data --option",
     examples=(
         "check net.py --option width=64 --data ./corpus.py",
@@ -46,14 +45,14 @@ def check(arguments: argparse.Namespace) -> int:
         print_json({"file": str(own.path), "kind": own.key, "checks": found})
     else:
         word, more = _KINDS[own.key]
-        print(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
+        say(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
         for c in checks:
             unsure = "unsupported" if own.key != "script" else "to do"
             result = {True: "ok", False: "FAILED", None: unsure}[c.well]
-            print(f"  {c.name:<12} {result:<12} {c.said}")
+            say(f"  {c.name:<12} {result:<12} {c.said}")
         if missing:
-            print(f"declare in the file what was found: NEEDS = {missing}")
-        print(f"in an experiment: {own.key}: ./{own.path.name}{more}")
+            say(f"declare in the file what was found: NEEDS = {missing}")
+        say(f"in an experiment: {own.key}: ./{own.path.name}{more}")
     return FINDING if any(c.well is False for c in checks) else OK
 
 

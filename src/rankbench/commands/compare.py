@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from rankbench.commands._options import BAD_INPUT, FINDING, OK, command, print_result
 from rankbench.record import write_atomically
+from rankbench.say import say
 
 
 @command(
-    place=("compare", 1),
-    summary="compare two runs: better, worse or equal?",
     options="OLD NEW --between --confidence --margin --save-baseline",
     examples=(
         "compare results/before results/after --margin 0.1",
@@ -54,7 +52,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     if found.is_worse:
         return FINDING
     if not any(cell.ratio and cell.ratio.interval for cell in found.cells):
-        print("rankbench: no cell could be judged", file=sys.stderr)
+        say("rankbench: no cell could be judged", aside=True)
         return BAD_INPUT
     return OK
 

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.say import say
 
 
 @command(
-    place=("compare", 4),
-    summary="show which tensors of trained models differ",
     options="MODEL --tolerance",
     examples=(
         "diff-models records/CELL/1/1 --json",
@@ -55,9 +54,9 @@ def diff_models(arguments: argparse.Namespace) -> int:
         )
     else:
         for path, found in pairs.items():
-            print(f"{paths[0]}\n{path}", *map(_to_text, found), sep="\n")
+            say(f"{paths[0]}\n{path}", *map(_to_text, found))
             count = f"{len(found)} differ" if found else "all are equal"
-            print(f"  {len(first)} tensors, {count}")
+            say(f"  {len(first)} tensors, {count}")
     return FINDING if any(pairs.values()) else OK
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from rankbench.commands._options import FINDING, OK, command, print_result
+from rankbench.say import say
 
 
 @command(
-    place=("compare", 3),
-    summary="follow results over time: what changed since when?",
     options="ADD --cell --page --store",
     examples=(
         "history add results/nightly",
@@ -38,7 +36,7 @@ def show_history(arguments: argparse.Namespace) -> int:
         return _add_runs(arguments)
     store = read_store(arguments.store)
     for damage in store.damaged:
-        print(f"rankbench: {damage}", file=sys.stderr)
+        say(f"rankbench: {damage}", aside=True)
     history = choose(follow(store.runs), arguments.cell)
     if arguments.page:
         write_page(arguments.page, store, history)

@@ -27,11 +27,10 @@ from rankbench.launch.images.store import (
 from rankbench.matrix.catalog import CONTAINERS
 from rankbench.project import Run
 from rankbench.project.jobs import need_files
+from rankbench.say import say
 
 
 @command(
-    place=("set up", 4),
-    summary="build, test or show images",
     options="EXPERIMENT NAME --override --site --only --test --show --force",
     examples=(
         "images --site slurm_profile",
@@ -61,7 +60,7 @@ def make_images(arguments: argparse.Namespace) -> int:
         for image in images.values():
             known = _describe(image)
             there = known["missing"] or f"{known['file']}  SHA-256 {known['sha256']}"
-            print(f"{image.name:<12} {there}")
+            say(f"{image.name:<12} {there}")
     return status
 
 

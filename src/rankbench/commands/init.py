@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rankbench.launch.site.partitions import (
     choose_partition,
 )
 from rankbench.matrix.site import check_hosts
+from rankbench.say import say
 
 # Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
@@ -28,8 +28,6 @@ SLURM_PROFILE, SSH_PROFILE = "slurm_profile", "ssh_profile"
 
 
 @command(
-    place=("set up", 1),
-    summary="write a new project folder, or site.yaml of a cluster",
     options="FOLDER --ssh --slurm --site",
     examples=(
         "init my-benchmark",
@@ -75,13 +73,14 @@ def init(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"folder": str(root), "files": listed})
         return OK
-    print(*(f"wrote {root / name}" for name in listed), sep="\n", file=sys.stderr)
+    say(*(f"wrote {root / name}" for name in listed), aside=True)
     for partition in partitions:
-        print("*" if partition is chosen else " ", partition.describe())
+        mark = "*" if partition is chosen else " "
+        say(f"{mark} {partition.describe()}")
     option = f" --site {shlex.quote(profile)}" if profile else ""
     what = "the cluster" if partitions else "the hosts" if hosts else "this machine"
     enter = f"cd {shlex.quote(str(folder))}, then " if folder else ""
-    print(
+    say(
         f"next: {enter}edit config.yaml (the experiment) and "
         f"{profile or 'local_profile'}/site.yaml ({what});\n"
         + (f"`rankbench site-check{option}` checks the hosts,\n" if option else "")

@@ -14,8 +14,6 @@ from rankbench.plan import read_plan
 
 
 @command(
-    place=("read", 3),
-    summary="what topologies that were not measured would give",
     options="WHAT --override --site --topology",
     examples=(
         "predict scaling.yaml --topology 4x8 16x8",

@@ -11,8 +11,6 @@ from rankbench.project.jobs import data_files
 
 
 @command(
-    place=("set up", 5),
-    summary="make the data files of an experiment",
     options="EXPERIMENT --override --site --only",
     examples=("prepare", "prepare studies/lenet-mnist-workers.yaml --json"),
     exits="0 all files exist, 1 a file could not be made, 2 bad input",

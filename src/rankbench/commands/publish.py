@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    place=("share", 1),
-    summary="write a bundle, and a web page that needs no server",
     options="WHAT --override --site --anonymise --sign --add-to",
     examples=(
         "publish studies/lenet-mnist-workers.yaml --anonymise",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from rankbench.launch.hosts.slurm import read_partitions
 from rankbench.matrix.site import read_site
 from rankbench.project import Run, make_preview
 from rankbench.record import Layout, read_json
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ FOLDER = Path("replay")
 
 
 @command(
-    place=("share", 3),
-    summary="measure the cells of a bundle here, and compare",
     options="BUNDLE --run --run-their-code --site --at-least --confidence --verbose",
     examples=(
         "replay docs/example --run",
@@ -75,7 +73,7 @@ def replay(arguments: argparse.Namespace) -> int:
         run = _plan(arguments, experiment, wanted)
         lines = [*_describe(wanted, run), *make_preview(run).lines()]
     argv = argv_for(arguments)
-    print(*lines, sep="\n", file=sys.stderr)
+    say(*lines, aside=True)
     status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.

@@ -17,8 +17,6 @@ from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 
 
 @command(
-    place=("measure", 5),
-    summary="measure cells again, and write the table",
     options="EXPERIMENT CELLS --override --site "
     "--only --failed --stale --with-base --verbose",
     examples=(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 
 from rankbench.commands._base import (
@@ -18,6 +17,7 @@ from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview
 from rankbench.record import read_json
+from rankbench.say import say
 
 # Options that rankbench passes to Snakemake itself -> the option of rankbench to use
 # instead. Snakemake takes only the last --config.
@@ -32,8 +32,6 @@ _OWN = {
 
 
 @command(
-    place=("measure", 2),
-    summary="measure an experiment, and print its table",
     options="EXPERIMENT --override --site --only --dry-run --next --verbose --no-plots",
     examples=(
         "run -n",
@@ -58,7 +56,7 @@ def measure(arguments: argparse.Namespace) -> int:
         question = arguments.next or "fastest"
         arguments.more = _read_next(arguments, question)
         if not arguments.more:
-            print(f"nothing to launch: no launch would settle {question}")
+            say(f"nothing to launch: no launch would settle {question}")
             return OK
     starts = not arguments.dry_run
     run = plan_run(arguments, write=starts, probe=starts)
@@ -69,7 +67,7 @@ def measure(arguments: argparse.Namespace) -> int:
         text = "\n".join([*preview.lines(), f"$ {shown(argv)}"])
         print_result(arguments, facts, text)
         return OK
-    print(*preview.lines(), sep="\n", file=sys.stderr)
+    say(*preview.lines(), aside=True)
     status = execute(run, argv, arguments)
     show_end(run, arguments)
     return status

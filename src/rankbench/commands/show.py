@@ -12,12 +12,11 @@ from rankbench.commands._options import OK, command, print_json
 from rankbench.matrix.selection import find_cell
 from rankbench.project import Run
 from rankbench.project.status import find_state
-from rankbench.record import make_printable, read_attempt
+from rankbench.record import read_attempt
+from rankbench.say import say
 
 
 @command(
-    place=("measure", 4),
-    summary="show everything about one cell",
     options="WHAT CELL --override --site",
     examples=(
         "show ddp.gloo.1x2.convnet.digits",
@@ -48,14 +47,13 @@ def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> i
         print_json(records[-1])
         return OK
     state = find_state(run.plan, layout, cell, jobs.get(cell.id))
-    # Reasons quote logs, and a bundle may come from anywhere.
-    reason = f": {make_printable(state.reason)}" if state.reason else ""
-    print(f"{cell.id}\n  status    {state.status} {state.launches}{reason}")
+    reason = f": {state.reason}" if state.reason else ""
+    say(f"{cell.id}\n  status    {state.status} {state.launches}{reason}")
     if state.where:
-        print(f"  where     {make_printable(state.where)}")
-    print(f"  hash      {cell.hash}")
+        say(f"  where     {state.where}")
+    say(f"  hash      {cell.hash}")
     for key, value in cell.cell.fields.items():
-        print(f"  {key:<16} {make_printable(spell_value(value))}")
+        say(f"  {key:<16} {spell_value(value)}")
     for attempt, records in attempts.items():
         for record in records:
             window = max((r["window_s"] for r in record.get("ranks", [])), default=None)
@@ -65,8 +63,8 @@ def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> i
                 f"  attempt {attempt} launch {record['launch']}: {record['status']} "
                 f"{record['reason'] or speed}  ({record['started']})"
             )
-            print(make_printable(said))
-    print(f"  records   {name_path(layout.records / cell.id, arguments)}")
-    print(f"  log       {name_path(layout.log(cell.id), arguments)}")
-    print(f"  rerun     {how_to_rerun(arguments, cell.id)}")
+            say(said)
+    say(f"  records   {name_path(layout.records / cell.id, arguments)}")
+    say(f"  log       {name_path(layout.log(cell.id), arguments)}")
+    say(f"  rerun     {how_to_rerun(arguments, cell.id)}")
     return OK

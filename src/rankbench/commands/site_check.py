@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from rankbench.commands._base import argv_for, plan_run, require_workflow
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.project.jobs import why_too_long
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
 
 @command(
-    place=("set up", 3),
-    summary="check whether site.yaml describes the hosts correctly",
     options="EXPERIMENT --override --site",
     examples=("site-check --site slurm_profile", "site-check --json"),
     exits="0 no difference found, 1 a difference found, 2 bad input",
@@ -40,7 +38,7 @@ def check_site(arguments: argparse.Namespace) -> int:
     require_workflow(run)
     status = run_target(argv_for(arguments, "site_check"))
     if why := why_too_long(run):
-        print(f"FAULT {why}", file=sys.stderr)
+        say(f"FAULT {why}", aside=True)
         status = status or FINDING
     if arguments.json:
         print_json({"well": status == OK})

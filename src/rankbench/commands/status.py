@@ -7,12 +7,11 @@ import argparse
 from rankbench.commands._base import describe_states, open_cells
 from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.project.status import State, find_state
-from rankbench.record import explain_damage, make_printable
+from rankbench.record import explain_damage
+from rankbench.say import say
 
 
 @command(
-    place=("measure", 3),
-    summary="show the state of every cell",
     options="WHAT --override --site --only",
     examples=(
         "status",
@@ -40,10 +39,9 @@ def show_status(arguments: argparse.Namespace) -> int:
         print_json(rows)
     else:
         for row in rows:
-            # Reasons quote logs, and a bundle may come from anywhere.
-            reason = f"  {make_printable(row['reason'])}" if row["reason"] else ""
-            print(f"{row['status']:<12} {row['launches']:>5}  {row['cell']}{reason}")
+            reason = f"  {row['reason']}" if row["reason"] else ""
+            say(f"{row['status']:<12} {row['launches']:>5}  {row['cell']}{reason}")
             if row["where"]:
-                print(f"{'':18}  {make_printable(row['where'])}; log: {row['log']}")
-                print(f"{'':18}  again: {row['rerun']}")
+                say(f"{'':18}  {row['where']}; log: {row['log']}")
+                say(f"{'':18}  again: {row['rerun']}")
     return FINDING if any(state.has_failed for state in states.values()) else OK

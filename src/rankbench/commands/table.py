@@ -9,11 +9,10 @@ from pathlib import Path
 
 from rankbench.commands._base import open_results
 from rankbench.commands._options import OK, command, print_json, print_result
+from rankbench.say import say
 
 
 @command(
-    place=("read", 2),
-    summary="write tables and plots from plan and records",
     options="WHAT MORE --override --site --no-plots --page",
     examples=(
         "table",
@@ -52,7 +51,7 @@ def write_table(arguments: argparse.Namespace) -> int:
             rows = pd.read_csv(layout.table("csv")).to_json(orient="records")
             print_json(json.loads(rows))
         else:
-            print(layout.table("md").read_text())
+            say(layout.table("md").read_text())
     return OK
 
 

@@ -9,8 +9,6 @@ from rankbench.commands._options import FINDING, OK, command, print_result
 
 
 @command(
-    place=("share", 2),
-    summary="check the files of a bundle, and derive its tables again",
     options="BUNDLE --strict --signers --signer",
     examples=(
         "verify results/quickstart/results.tar.zst",

@@ -11,6 +11,7 @@ from rankbench.environ import restore_job
 from rankbench.launch.job.measure import run_job
 from rankbench.launch.process.processes import Interrupted
 from rankbench.record import Layout
+from rankbench.say import say
 
 
 def main() -> int:
@@ -26,9 +27,9 @@ def main() -> int:
     restore_job()
     layout, job = Layout(arguments.results), arguments.job
 
-    def say(name: str, text: str) -> None:
+    def tell(name: str, text: str) -> None:
         """Progress for people: on the terminal, in the logs of the job and a cell."""
-        print(text, file=sys.stderr, flush=True)
+        say(text, aside=True)
         for log in {layout.log(job): None, layout.log(name): None}:
             # A full disk has been said above, and must not end the job with a trace.
             with suppress(OSError):
@@ -38,14 +39,14 @@ def main() -> int:
                     print(text, file=file)
 
     try:
-        done = run_job(layout, job, project=arguments.project, say=say)
+        done = run_job(layout, job, project=arguments.project, say=tell)
     except (Interrupted, ValueError, OSError) as error:
         # The cell that was being launched, if any was.
         name = getattr(error, "__notes__", [job])[0]
         if isinstance(error, Interrupted):
-            say(name, f"{name}  stopped: {error}; run again to continue")
+            tell(name, f"{name}  stopped: {error}; run again to continue")
             return 130
-        say(name, f"{name}  not measured: {error}")
+        tell(name, f"{name}  not measured: {error}")
         return 2
     return 0 if done else 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -54,6 +53,7 @@ from rankbench.matrix.site import (
 from rankbench.plan import Plan, PlannedCell, read_plan
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.record import Layout, read_json
+from rankbench.say import say
 from rankbench.schedulers import SCHEDULERS, scheduler_of
 
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
@@ -454,7 +454,7 @@ def add_given(
             # Needs spython, which a native site has not.
             from rankbench.launch.images.build import make_image
 
-            make_image(image, lambda line: print(line, file=sys.stderr, flush=True))
+            make_image(image, lambda line: say(line, aside=True))
     here = _gpus_of_ranks(site.to_dict())
     software = {**site.images, **_software_in(found, site.cuda_devices, here)}
     return replace(site, images=software), {**images, **found}

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rankbench.environ import job_id
@@ -26,6 +27,7 @@ from rankbench.project.preview import make_preview
 from rankbench.project.run import Run
 from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
 # Variable with the id of the process that has begun the run of its child.
@@ -59,25 +61,26 @@ def begin(run: Run, *, measures: bool = True) -> None:
 
     try:
         # Those of an earlier run, which has ended, since this run has the lock.
-        if wait_for_lost_jobs(find_lost_jobs, say=tell):
+        if wait_for_lost_jobs(find_lost_jobs, say=partial(say, aside=True)):
             # They have measured some of the cells.
             run.jobs = None
             run.resources.clear()
-            tell(make_preview(run).lines()[0])
+            say(make_preview(run).lines()[0], aside=True)
     except ValueError as error:
         if measures:
             raise
-        tell(f"{error}; this run submits no job, so it goes on")
+        say(f"{error}; this run submits no job, so it goes on", aside=True)
     write_if_changed(run.layout.plan, run.plan.to_json())
     source = Path(run.plan.experiment["file"])
     write_if_changed(run.layout.experiment, source.read_bytes())
     pending, jobs = find_pending(run), jobs_of(run)
     if measures and (why := why_too_long(run)):
-        tell(why)
+        say(why, aside=True)
     if scheduler_of(run.plan.site).has_queue and (job := job_id()):
-        tell(
+        say(
             f"this is within the Slurm job {job}, whose hosts will idle, because cells "
-            "get jobs of their own: start the run on a login node if you can"
+            "get jobs of their own: start the run on a login node if you can",
+            aside=True,
         )
     _make_requests(run)
     for name in jobs:
@@ -152,8 +155,3 @@ def _make_requests(run: Run) -> None:
                 profile=experiment["profile"],
                 budget=experiment["budget"],
             )
-
-
-def tell(text: str) -> None:
-    """Print a line for people; stdout is for results."""
-    print(text, file=sys.stderr, flush=True)

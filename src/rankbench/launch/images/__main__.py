@@ -21,6 +21,7 @@ from rankbench.launch.images.store import (
     load_images,
 )
 from rankbench.launch.images.verify import ask_facts, check_sif, prove
+from rankbench.say import say
 
 
 def main() -> int:
@@ -49,7 +50,7 @@ def main() -> int:
         known |= load_given(containers, image_dir, settings.get("images", {}))
         images = choose_images(known, arguments.name)
     except (ValueError, OSError) as error:
-        print(f"images: {error}", file=sys.stderr)
+        say(f"images: {error}", aside=True)
         return 2
     try:
         for image in images.values():
@@ -58,7 +59,7 @@ def main() -> int:
             else:
                 build(image, settings, arguments.log, force=arguments.force)
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error, aside=True)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -79,7 +80,7 @@ def build(
         # In a run, the note says it to the jobs of the cells.
         if not note_attempt(wanted, said.removesuffix(f"\n  log: {log}"), log):
             raise
-        print(error, file=sys.stderr)
+        say(error, aside=True)
     else:
         note_attempt(wanted, None, log)
 
@@ -93,14 +94,14 @@ def test(image: Image) -> None:
                 f"image {image.name}: another look into {image.file} finds other facts "
                 f"than {image.sidecar}: make it again (--force)"
             )
-        print(f"{image.name}: {image.file} is the file that was probed")
+        say(f"{image.name}: {image.file} is the file that was probed")
         return
     prove(image, image.file, Work(image, sys.stdout, _tell).follow)
-    print(f"{image.name}: {image.file} equals the built file, and keeps its promises")
+    say(f"{image.name}: {image.file} equals the built file, and keeps its promises")
 
 
 def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(text, aside=True)
 
 
 if __name__ == "__main__":

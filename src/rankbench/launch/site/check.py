@@ -17,6 +17,7 @@ from rankbench.launch.launchers import find_launcher, is_by_ssh
 from rankbench.launch.site.cuda import find_misfits
 from rankbench.launch.site.inventory import PORTS
 from rankbench.record import read_json
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
 Facts = dict[str, Any]
@@ -272,12 +273,12 @@ def main(plan_file: Path, hosts_file: Path) -> int:
     plan, found = read_json(plan_file), read_json(hosts_file)
     hosts_file.unlink()
     site = plan["site"]
-    print(*describe(site, found), sep="\n")
+    say(*describe(site, found))
     cells = [cell for cell in plan["cells"] if cell["infeasible"] is None]
     faults = find_faults(site, found, cells)
     for fault in faults:
-        print(f"FAULT {fault}")
-    print(f"{len(faults)} faults" if faults else "all is as site.yaml says")
+        say(f"FAULT {fault}")
+    say(f"{len(faults)} faults" if faults else "all is as site.yaml says")
     return 1 if faults else 0
 
 

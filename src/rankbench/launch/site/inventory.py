@@ -48,6 +48,7 @@ from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS, take_lock
 from rankbench.launch.process.command import SOURCE, environment_for
 from rankbench.launch.site.cuda import list_gpus, read_driver
 from rankbench.record import read_json, write_json
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
 # Ranks meet at a port of the first range. Communication libraries let the kernel
@@ -360,7 +361,7 @@ def main(place: Path, task: str, given: str) -> None:
         restore_job()
         found = inspect(read_json(place), place.resolve().parent)
         write_json(Path(given), found)
-        print(f"{len(found['hosts'])} hosts have reported", found["said"], sep="\n")
+        say(f"{len(found['hosts'])} hosts have reported", found["said"])
 
 
 if __name__ == "__main__":
