@@ -58,7 +58,7 @@ def test_init_keeps_what_is_there(tmp_path, cli):
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "rankbench.results.bundle", None)
-    monkeypatch.setattr("rankbench.cli.find_extra", lambda name: "results")
+    monkeypatch.setattr("rankbench.commands._extras.find_extra", lambda name: "results")
     assert "pip install 'rankbench[results]'" in cli("verify", tmp_path, status=2).err
 
 
