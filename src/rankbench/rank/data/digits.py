@@ -1,4 +1,4 @@
-"""Handwritten digits (`digits.txt` names their source), enlarged to the size of MNIST."""
+"""Handwritten digits (`digits.txt` names their source), enlarged to MNIST's size."""
 
 from __future__ import annotations
 
