@@ -30,21 +30,22 @@ PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c
 # The strategy that the others are compared with.
 REFERENCE = "single"
 
-# Fields in which alternatives may differ: cells that agree in all others train the same
-# on the same data, and are compared with each other.
-ALTERNATIVE = (
-    "strategy",
-    "own_strategy",
-    "options",
-    "backend",
-    "topology",
-    "launcher",
-    "init_method",
-    "gpudirect",
-    "env",
-    "image",
-    "oversubscribe",
+# What is trained, and on what kind of device: cells that agree in these fields compete,
+# whatever else is swept.
+WORKLOAD = (
+    *("model", "model_options", "data", "image_size", "channels", "context", "augment"),
+    *("optimizer", "own_files", "partition", "device", "cores_per_device"),
 )
+
+# How the same training is spread over devices: the efficiency of a cell is relative to
+# one on one device that differs in these fields alone.
+PLACEMENT = (
+    *("strategy", "own_strategy", "options", "backend", "topology", "launcher"),
+    *("init_method", "gpudirect", "env", "image", "oversubscribe"),
+)
+
+# Cells of one series differ in these fields alone.
+OF_PLACE = ("topology", "oversubscribe")
 
 TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
@@ -181,12 +182,24 @@ class Cell:
         parts = (self.env, found, self.options, self.model_options, self.script or {})
         return {name: value for part in parts for name, value in part.items()}
 
-    def workload(self, free: Sequence[str] = ALTERNATIVE) -> str:
-        """A text that is equal for cells that may be compared with each other.
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What sets it apart from cells of its strategy, backend and topology.
 
-        Args:
-            free: the fields in which they may differ.
+        Each option and each variable is a setting of its own.
         """
+        taken = {*WORKLOAD, *OF_PLACE, *_NESTED, "strategy", "backend"}
+        plain = {k: v for k, v in self.to_dict().items() if k not in taken}
+        if isinstance(self.learning_rate, Mapping):
+            plain |= plain.pop("learning_rate")
+        return plain | {**(self.script or {})} | {**self.env} | {**self.options}
+
+    def workload(self) -> str:
+        """A text that is equal for cells that compete."""
+        return json.dumps([getattr(self, name) for name in WORKLOAD], sort_keys=True)
+
+    def apart_from(self, free: Sequence[str]) -> str:
+        """A text that is equal for cells that differ in these fields alone."""
         fields = {k: v for k, v in self.to_dict().items() if k not in free}
         return json.dumps(fields, sort_keys=True)
 
@@ -226,6 +239,19 @@ class Cell:
         return self.context or 1
 
     @property
+    def file_of_script(self) -> str:
+        """The file name of its training script."""
+        return (self.own_strategy or {}).get("file", self.strategy)
+
+    @property
+    def batch_words(self) -> str:
+        """Its batch in words: of each replica, or of all; for a script what it says."""
+        if self.script is not None:
+            return f"{self.script['samples_per_step']} samples a step"
+        each = "per device" if self.scaling == "weak" else "in all"
+        return f"batch {self.batch_size} {each}"
+
+    @property
     def is_base(self) -> bool:
         """Whether it is one process on one device, the base of speedups."""
         is_reference = self.strategy == REFERENCE or self.script is not None
@@ -261,39 +287,49 @@ _TEXTS = {
 }
 
 
-def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
-    """The cell that a cell's speedup is relative to: `single` on one device.
+def find_bases(cells: Mapping[str, Cell]) -> dict[str, tuple[str | None, str | None]]:
+    """The cells on one device that speedup and efficiency of each cell are relative to.
 
-    For a script, that is the same script on one device.
+    Speedups of a workload have one base: its first cell of `single`, or of a script, on
+    one device. The base of an efficiency trains with the same settings: it is a cell of
+    `single`, or of the same script; else the cell's own strategy on one device.
 
     Args:
-        cell_id: of one of the cells.
-        cells: by id, those that come into question.
+        cells: by id, those that come into question, in the order of the plan.
 
     Returns:
-        Of several, the cell itself, or one with its image, its variables and its
-        launcher; None if there is none.
+        By id; None where there is no such cell.
     """
-    cell = cells[cell_id]
-    bases = {
-        name: other
-        for name, other in cells.items()
-        if other.is_base
-        and other.workload() == cell.workload()
-        # Of two scripts each is its own base.
-        and (cell.script is None or other.strategy == cell.strategy)
+    first: dict[str, str] = {}
+    singles: dict[tuple[str, str], list[str]] = {}
+    own: dict[str, str] = {}
+
+    def training(cell: Cell) -> tuple[str, str]:
+        return cell.apart_from(PLACEMENT), cell.strategy if cell.script else ""
+
+    for name, cell in cells.items():
+        if cell.topology == "1x1":
+            own.setdefault(cell.apart_from(OF_PLACE), name)
+            if cell.is_base:
+                first.setdefault(cell.workload(), name)
+                singles.setdefault(training(cell), []).append(name)
+
+    def choose(name: str, cell: Cell) -> str | None:
+        """Of several, the cell itself, or one of its image, variables and launcher."""
+        same = ("image", "env", "launcher", "init_method")
+        return min(
+            singles.get(training(cell), ()),
+            key=lambda base: (
+                base != name,
+                *(getattr(cells[base], key) != getattr(cell, key) for key in same),
+            ),
+            default=own.get(cell.apart_from(OF_PLACE)),
+        )
+
+    return {
+        name: (first.get(cell.workload()), choose(name, cell))
+        for name, cell in cells.items()
     }
-    return min(
-        bases,
-        key=lambda name: (
-            name != cell_id,
-            bases[name].image != cell.image,
-            bases[name].env != cell.env,
-            bases[name].launcher != cell.launcher,
-            bases[name].init_method != cell.init_method,
-        ),
-        default=None,
-    )
 
 
 # In a strategy's `approximate`: every value of the option except its default.
@@ -365,6 +401,23 @@ def spell_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+# Settings whose value says what they are.
+_SPOKEN = {
+    "precision": "{}",
+    "launcher": "{}",
+    "batch_size": "batch {}",
+    "scaling": "{} scaling",
+    "per_sample": "learning_rate {} per sample",
+}
+
+
+def spell_setting(name: str, value: Any) -> str:
+    """A setting in words: ``bf16``, ``batch 64``, ``compiled``, ``bucket_mb=1``."""
+    if name == "compile":
+        return "compiled" if value else "not compiled"
+    return _SPOKEN.get(name, f"{name}={{}}").format(spell_value(value))
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=+,-]")

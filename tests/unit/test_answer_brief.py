@@ -98,13 +98,13 @@ def test_a_long_name_cuts_off_no_number(tmp_path):
         for number in range(1, 9):
             write_launch(layout, one, number, rate=rate * (1 + number / 500), wanted=8)
     _, said = said_of(read(layout))
-    assert "static_graph=True" in said["USE"]
+    assert "static_graph=true" in said["USE"]
     assert "] samples/s." in said["USE"]
 
 
 def test_workloads_are_told_apart(tmp_path):
     """By settings that the end of a long title would not show."""
-    cells = [make_cell("single", compile=on) for on in (False, True)]
+    cells = [make_cell("single", optimizer=one) for one in ("sgd", "adamw")]
     planned = [plan_cell(cell, suffix=str(place)) for place, cell in enumerate(cells)]
     layout = write_plan(tmp_path, planned, launches=2)
     for one, number in itertools.product(planned, (1, 2)):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from factories import read_experiment, read_pairs, read_plan_of
-from rankbench.cell import find_base
+from rankbench.cell import OF_PLACE, find_bases
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
@@ -359,21 +359,20 @@ def test_a_learning_rate_may_follow_the_global_batch(tmp_path):
     trained = planned.cell.at_rate(planned.shape.global_batch)
     assert trained.learning_rate == pytest.approx(0.0064)
     assert trained.at_rate(7) == trained
-    # Cells of other topologies train by the same rule, so they are compared.
+    # Cells of other topologies train by the same rule.
     other = dataclasses.replace(planned.cell, topology="1x1")
-    assert other.workload() == planned.cell.workload()
+    assert other.apart_from(OF_PLACE) == planned.cell.apart_from(OF_PLACE)
 
 
 def test_partitions_are_swept_and_not_compared(tmp_path):
     text = "name: x\nstrategy: [single, ddp]\npartition: [null, gpu]\n"
     cells = read_experiment(tmp_path, text).cells
     single, ddp = "single.none.1x1.convnet.digits", "ddp.gloo.1x1.convnet.digits"
-    bases = {cell_id: find_base(cell_id, cells) for cell_id in cells}
-    assert bases == {
-        single: single,
-        f"{single}.partition=gpu": f"{single}.partition=gpu",
-        ddp: single,
-        f"{ddp}.partition=gpu": f"{single}.partition=gpu",
+    assert find_bases(cells) == {
+        single: (single, single),
+        f"{single}.partition=gpu": (f"{single}.partition=gpu",) * 2,
+        ddp: (single, single),
+        f"{ddp}.partition=gpu": (f"{single}.partition=gpu",) * 2,
     }
     # The key makes no cell stale that was measured before it existed.
     plain = read_experiment(tmp_path, "name: x\nstrategy: single\n").cells
@@ -394,10 +393,29 @@ def test_variables_are_swept_and_part_of_the_cell(tmp_path):
         "ddp.gloo.1x1.convnet.digits.NCCL_ALGO=Ring.NCCL_PROTO=LL128",
         "ddp.gloo.1x1.convnet.digits.OMP_SCHEDULE=4",
     ]
-    bases = [find_base(cell_id, cells) for cell_id in cells]
     single, base = "single.none.1x1.convnet.digits", list(cells)[1]
-    # With the same variables, if there is one.
-    assert bases == [single, base, single, single, base]
+    # Of an efficiency, with the same variables, if there is one.
+    alone = [single, base, single, single, base]
+    assert [*find_bases(cells).values()] == [(single, one) for one in alone]
     assert cells[base].env == {"OMP_SCHEDULE": "4"}
     assert len({cell.hash() for cell in cells.values()}) == 5
     assert len({cell.workload() for cell in cells.values()}) == 1
+
+
+def test_all_settings_of_a_model_compete_and_have_one_base(tmp_path):
+    text = (
+        "name: x\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
+        "model: [convnet, lenet]\nbatch_size: [32, 64]\n"
+        "precision: [fp32, bf16]\ncompile: [false, true]\n"
+        "exclude: [strategy=single topology=1x2, strategy=ddp topology=1x1]\n"
+    )
+    cells = read_experiment(tmp_path, text).cells
+    assert len({cell.workload() for cell in cells.values()}) == 2
+    for name, (speedup, efficiency) in find_bases(cells).items():
+        assert speedup is not None
+        assert efficiency is not None
+        first, alone = cells[speedup], cells[efficiency]
+        found = first.strategy, first.model, first.precision, first.batch_size
+        assert found == ("single", cells[name].model, "fp32", 32)
+        for key in ("precision", "compile", "batch_size"):
+            assert alone.settings[key] == cells[name].settings[key]

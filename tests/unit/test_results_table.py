@@ -175,30 +175,36 @@ HOOK, SHARED = {"options": {"hook": "powersgd"}}, {"oversubscribe": True}
             ],
             {2: (1, None, 700 / 400 / 2)},
         ),
-        # The base agrees in everything that matters.
+        # Speedups have one base; an efficiency needs one with the same settings.
         *(
             (
                 [(SINGLE, 800), (make_cell("ddp", "1x2", **difference), 1500)],
-                {1: (None, None, None)},
+                {1: (0, 1500 / 800, None)},
             )
             for difference in (
                 *({"batch_size": 32}, {"scaling": "strong"}),
                 *({"precision": "bf16"}, {"seed": 1}),
             )
         ),
-        # The same launcher is preferred.
+        *(
+            (
+                [(SINGLE, 800), (make_cell("ddp", "1x2", **difference), 1500)],
+                {1: (None, None, None)},
+            )
+            for difference in ({"model": "lenet"}, {"optimizer": "adamw"})
+        ),
+        # Of the efficiency, the same launcher is preferred.
         (
             [
                 (make_cell("single", launcher="spawn"), 800),
                 (make_cell("single", launcher="torchrun"), 400),
                 (make_cell("ddp", "1x2", launcher="torchrun"), 1500),
             ],
-            {1: (1, 1, 1), 2: (1, 1500 / 400, 1500 / 400 / 2)},
+            {1: (0, 0.5, 1), 2: (0, 1500 / 800, 1500 / 400 / 2)},
         ),
-        # Each single on one device is its own base, over two devices it is none.
         (
-            [(SINGLE, 800), (make_cell("single", options={"compile": True}), 900)],
-            {1: (1, 1, 1)},
+            [(SINGLE, 800), (make_cell("single", compile=True), 900)],
+            {1: (0, 900 / 800, 1)},
         ),
         (
             [
@@ -616,7 +622,7 @@ def test_settings_of_a_cell_are_columns_where_one_has_them(tmp_path):
     rows = write_rows(layout)
     assert [rows[plain["id"]][key] for key in keys] == ["", "", ""]
     assert [rows[other["id"]][key] for key in keys] == ["A=1 B=2", "ngc", "gpu"]
-    assert "partition gpu" in layout.table("md").read_text()
+    assert "partition=gpu" in layout.table("md").read_text()
 
 
 def test_the_version_of_torch_is_a_column_where_it_differs(tmp_path):

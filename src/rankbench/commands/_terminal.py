@@ -170,10 +170,10 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
 
 
 def sort_by_speed(rows: Sequence[Row]) -> list[Row]:
-    """The rows of each model, data and batch together, the fastest first."""
+    """The rows of each model and data together, the fastest first."""
 
     def kind(row: Row) -> tuple[str | None, ...]:
-        return tuple(map(row.get, ("model", "data", "batch_size", "scaling")))
+        return tuple(map(row.get, ("model", "data")))
 
     kinds = list(dict.fromkeys(map(kind, rows)))
     return sorted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.cell import find_base
+from rankbench.cell import find_bases
 from rankbench.commands._base import (
     argv_for,
     plan_run,
@@ -45,8 +45,9 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
         run = plan_run(arguments)
         feasible = {planned.id: planned.cell for planned in run.plan.feasible}
         chosen = [planned.id for planned in run.rerun]
-        bases = [base for cell in chosen if (base := find_base(cell, feasible))]
-        wanted = list(dict.fromkeys([*chosen, *bases]))
+        bases = find_bases(feasible)
+        needed = [base for cell in chosen for base in bases.get(cell, ()) if base]
+        wanted = list(dict.fromkeys([*chosen, *needed]))
     arguments.rerun = ",".join(wanted)
     run = plan_run(arguments, probe=True)
     status = execute(run, argv_for(arguments), arguments)

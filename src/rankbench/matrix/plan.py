@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from rankbench.cell import REFERENCE, Cell
+from rankbench.cell import OF_PLACE, REFERENCE, Cell
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
@@ -19,9 +19,6 @@ from rankbench.schedulers import SCHEDULERS
 ROUNDS = "rounds"
 # Values of `allocation`.
 CELL, TOPOLOGY, EXPERIMENT = "cell", "topology", "experiment"
-
-# Fields in which cells of one series differ.
-_OF_PLACE = ("topology", "oversubscribe")
 
 
 def make_plan(
@@ -151,8 +148,8 @@ def plan_predicted(
     series: dict[str, str] = {}
     for name, cell in cells.items():
         if cell.strategy != REFERENCE:
-            series[cell.workload(_OF_PLACE)] = name
-    measured = {(cell.workload(_OF_PLACE), cell.topology) for cell in cells.values()}
+            series[cell.apart_from(OF_PLACE)] = name
+    measured = {(cell.apart_from(OF_PLACE), cell.topology) for cell in cells.values()}
     found = []
     for key, name in series.items():
         for topology in dict.fromkeys(topologies):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from rankbench.cell import ALTERNATIVE, Cell, find_varying, spell_value
+from rankbench.cell import WORKLOAD, Cell, find_varying, spell_setting
 from rankbench.record import OVERSUBSCRIBED
 from rankbench.results.numbers.summary import Group, Summary
 
@@ -19,16 +18,12 @@ class Series:
     Attributes:
         name: strategy and backend, and what else sets the series apart.
         points: the cells.
+        words: what sets it apart from other series of its strategy and backend.
     """
 
     name: str
     points: tuple[Summary, ...]
-
-    @property
-    def words(self) -> list[str]:
-        """What sets it apart from other series of its strategy and backend."""
-        cell = self.points[0].row.cell
-        return self.name.removeprefix(_name(cell)).split()
+    words: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[list[Summary]]:
@@ -51,7 +46,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Cells that may be compared: they share model, data, batch size and so on."""
+    """Cells that compete: they train the same model on the same data."""
 
     title: str
     series: tuple[Series, ...]
@@ -75,7 +70,7 @@ def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Pan
             points = each.points[: max(0, cells)]
             cells -= len(points)
             if points:
-                series.append(Series(each.name, points))
+                series.append(replace(each, points=points))
         if series:
             kept.append(Panel(panel.title, tuple(series)))
     return kept
@@ -84,17 +79,24 @@ def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Pan
 def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
     """Group the rows that are ok; [] if there are none."""
     ok = [s for s in summaries if s.row.status == "ok"]
-    names = _name_series([s.row.cell for s in ok])
+    words = _tell_apart([s.row.cell for s in ok])
     groups: dict[Group, list[Summary]] = {}
     for summary in ok:
         groups.setdefault(summary.group, []).append(summary)
-    titles = _name_groups([group[0].row.cell for group in groups.values()])
+    titles = _name_groups([[one.row.cell for one in own] for own in groups.values()])
     panels = []
     for title, ((_, apart), group) in zip(titles, groups.items(), strict=True):
         series: dict[str, list[Summary]] = {}
         for summary in group:
-            series.setdefault(names[_key(summary.row.cell)], []).append(summary)
-        found = (Series(name, tuple(points)) for name, points in series.items())
+            series.setdefault(_key(summary.row.cell), []).append(summary)
+        found = (
+            Series(
+                " ".join([_name(points[0].row.cell), ", ".join(words[key])]).strip(),
+                tuple(points),
+                words[key],
+            )
+            for key, points in series.items()
+        )
         panels.append(Panel(", ".join(filter(None, [apart, title])), tuple(found)))
     return panels
 
@@ -121,67 +123,49 @@ def is_shared(point: Summary) -> bool:
 
 
 def _key(cell: Cell) -> str:
-    return json.dumps([cell.strategy, cell.backend, _settings(cell)], sort_keys=True)
+    settings = [cell.strategy, cell.backend, cell.settings]
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
-def _settings(cell: Cell) -> dict[str, Any]:
-    """What sets series of a strategy and a backend apart."""
-    names = ("launcher", "init_method", "gpudirect", "image")
-    return {name: getattr(cell, name) for name in names} | {**cell.env, **cell.options}
-
-
-def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
-    """Name of each series: strategy, backend, and whatever else distinguishes it."""
+def _tell_apart(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
+    """Series -> the settings in which it differs from its strategy's others."""
     alike: dict[str, list[Cell]] = {}
     for cell in cells:
         alike.setdefault(_name(cell), []).append(cell)
-    names = {}
-    for name, group in alike.items():
-        settings = list(map(_settings, group))
+    found = {}
+    for group in alike.values():
+        settings = [cell.settings for cell in group]
         varying = find_varying(settings)
         for cell, own in zip(group, settings, strict=True):
-            differing = [
-                str(value) if field == "launcher" else f"{field}={value}"
+            found[_key(cell)] = tuple(
+                spell_setting(field, value)
                 for field, value in own.items()
                 if field in varying
-            ]
-            names[_key(cell)] = " ".join([name, *differing])
-    return names
+            )
+    return found
 
 
 def _name(cell: Cell) -> str:
     return f"{cell.strategy} {cell.backend}".removesuffix(" none")
 
 
-def _name_groups(cells: Sequence[Cell]) -> list[str]:
-    """Title of each panel: what distinguishes it, then model, data and batch.
-
-    Where there is little space, the end is cut.
-    """
-    fields = [cell.fields for cell in cells]
-    varying, titles = find_varying(fields), []
-    for cell, values in zip(cells, fields, strict=True):
-        batch = f"batch {cell.batch_size} ({cell.scaling} scaling)"
+def _name_groups(groups: Sequence[Sequence[Cell]]) -> list[str]:
+    """Title of each panel: what is trained, and the batch if all rows have one."""
+    varying = find_varying([group[0].fields for group in groups])
+    titles = []
+    for group in groups:
+        first = group[0]
+        if first.script is None:
+            what = [first.model, first.data]
+        else:
+            what = [" and ".join(dict.fromkeys(cell.file_of_script for cell in group))]
         differing = [
-            _TOLD.get(name, "{0} {1}").format(name, spell_value(value))
-            for name, value in values.items()
-            if name in varying and name not in {*_NOT_TOLD, *cell.options, *cell.env}
+            spell_setting(name, value)
+            for name, value in first.fields.items()
+            if name in varying & {*WORKLOAD, *first.model_options}
+            and name not in ("model", "data", "own_files")
         ]
-        own = [cell.model, cell.data, batch]
-        if cell.script is not None:
-            count = cell.script["samples_per_step"]
-            own = [
-                f"script {cell.script['args']}".strip(),
-                f"{count} samples in a step",
-            ]
-        titles.append(", ".join([*differing, *own]))
+        batches = dict.fromkeys(cell.batch_words for cell in group)
+        batch = [*batches] if len(batches) == 1 else []
+        titles.append(", ".join([*what, *differing, *batch]))
     return titles
-
-
-# Fields that every title shows, and those in which cells of a panel may differ.
-_NOT_TOLD = {
-    *("model", "data", "batch_size", "scaling", "args", "samples_per_step"),
-    *("own strategy", *ALTERNATIVE),
-}
-
-_TOLD = {"per_sample": "learning_rate {1} per sample"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rankbench.cell import find_base
+from rankbench.cell import find_bases
 from rankbench.record import DISTURBED, NO_EXCHANGE
 from rankbench.results.numbers.fit import (
     Fit,
@@ -32,9 +32,6 @@ OF_LAUNCHES = {
     "setup_memory_mib": mean,
     "accuracy": mean,
 }
-
-# Fields in which a cell and the cell of its own strategy on one device may differ.
-_FREE_OF_OWN = ("topology", "oversubscribe")
 
 # A workload, and what sets cells apart from others of it, or "".
 Group = tuple[str, str]
@@ -70,11 +67,12 @@ class Summary:
         measures: by launch; empty unless the row is ok.
         disturbed: places, from 0, of launches that are left out of all numbers.
         numbers: by column; empty unless the row is ok.
-        speedup_base: `single` on one device, or None.
+        speedup_base: the base of its workload: the first row of `single` on one device,
+            or None.
         fit: of all rows of its workload; None unless the row is ok.
         confidence: of each bracket of the table, so that all hold at once.
-        efficiency_base: the same; in a workload without such a row the strategy's own
-            row on one device, or None.
+        efficiency_base: the row on one device with the same settings: of `single`, or
+            else of its own strategy, or None.
         paired: whether the ratios are of launches within rounds; None without ratios.
     """
 
@@ -195,27 +193,18 @@ def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, Group], dict[str, list[
 def _find_bases(
     rows: Sequence[Row], groups: Mapping[str, Group]
 ) -> dict[str, tuple[Row | None, Row | None]]:
-    """The rows on one device that speedup and efficiency of each row are relative to.
-
-    The latter is the same for all rows of a workload, if it has a row of `single`.
-    """
-    singles: dict[Group, dict[str, Row]] = {}
-    own: dict[tuple[Group, str], Row] = {}
+    """The rows that speedup and efficiency are relative to; both within its group."""
+    known = {row.id: row for row in rows}
+    members: dict[Group, list[Row]] = {}
     for row in rows:
-        if row.cell.topology == "1x1":
-            key = groups[row.id], row.cell.workload(_FREE_OF_OWN)
-            own.setdefault(key, row)
-            if row.cell.is_base:
-                singles.setdefault(groups[row.id], {})[row.id] = row
-    found = {}
-    for row in rows:
-        alike = singles.get(groups[row.id], {})
-        cells = {name: base.cell for name, base in alike.items()}
-        name = find_base(row.id, {row.id: row.cell, **cells})
-        single = None if name is None else alike[name]
-        key = groups[row.id], row.cell.workload(_FREE_OF_OWN)
-        found[row.id] = (single, single or own.get(key))
-    return found
+        members.setdefault(groups[row.id], []).append(row)
+    return {
+        name: (known[first] if first else None, known[alone] if alone else None)
+        for alike in members.values()
+        for name, (first, alone) in find_bases(
+            {row.id: row.cell for row in alike}
+        ).items()
+    }
 
 
 def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> Summary:

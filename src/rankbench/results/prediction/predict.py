@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import optimize
 
-from rankbench.cell import Cell, Shape
+from rankbench.cell import OF_PLACE, PLACEMENT, Cell, Shape
 from rankbench.plan import PredictedCell
 from rankbench.record import OVERSUBSCRIBED
 from rankbench.results.numbers.measures import memory_of_device
@@ -159,7 +159,8 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
     alone = [row for row in own if row.row.devices == 1] or [
         row
         for row in rows
-        if row.row.cell.is_base and row.row.cell.workload() == target.cell.workload()
+        if row.row.cell.is_base
+        and row.row.cell.apart_from(PLACEMENT) == target.cell.apart_from(PLACEMENT)
     ]
     several = [
         row
@@ -183,8 +184,7 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
 
 
 def _is_alike(cell: Cell, other: Cell) -> bool:
-    free = ("topology", "oversubscribe")
-    return cell.workload(free) == other.workload(free)
+    return cell.apart_from(OF_PLACE) == other.apart_from(OF_PLACE)
 
 
 def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
