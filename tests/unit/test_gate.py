@@ -8,16 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from factories import make_cell
+from factories import make_cell, make_shape
 from rankbench.cell import Shape
+from rankbench.decoder import describe_decoder
 from rankbench.launch.process.classify import judge_gate
 from rankbench.rank.models import complete
-from rankbench.rank.models.gpt import PRESETS
+from rankbench.rank.models.llama import PRESETS
 from rankbench.rank.purposes.gate import (
-    choose_layers,
+    EXACT_STEPS,
+    MOST_SAMPLES,
     compare,
     independent_of_the_split,
+    shrink,
 )
+from rankbench.rank.purposes.setup import sizes_of_data
 
 pytestmark = pytest.mark.unit
 
@@ -86,6 +90,21 @@ def test_a_lossy_option_is_judged_by_its_loss(last, status):
     assert judge(lossy)[0] == status
 
 
+@pytest.mark.parametrize(
+    ("last", "status"),
+    # Training lowered the loss of one process from 2 to 1.
+    [(1.4, "ok"), (1.6, "mismatch"), (2.0, "mismatch"), (None, "mismatch")],
+)
+def test_arithmetic_in_few_bits_is_judged_by_what_it_learns(last, status):
+    trend = check_of([2.0, last], dtype="bfloat16", weights_error=0.5)
+    found = judge(check_of([2.0, 1.0], trend=trend))
+    assert found[0] == status
+    assert found[2]["trend"]["dtype"] == "bfloat16"
+    assert (status == "ok") == (found[1] is None)
+    # The exact comparison comes first.
+    assert "trend" not in judge(check_of([2.0, 1.1], trend=trend))[2]
+
+
 def test_one_bad_seed_is_enough():
     good, bad = check_of([2.0, 1.0]), check_of([2.0, 1.5], seed=7)
     outcome, numbers = judge_gate([{"gate": [good, bad, good]}])
@@ -144,32 +163,81 @@ def test_normalisation_does_not_depend_on_who_sees_which_sample():
 
 
 @pytest.mark.parametrize(
-    ("preset", "replica_ranks", "options", "layers"),
+    ("strategy", "options", "replica_ranks", "layers"),
     [
-        ("125m", 1, {}, 12),
-        ("1.3b", 1, {}, 2),
-        ("7b", 1, {}, 2),
+        ("fsdp", {}, 1, 2),
         # Each of the stages has at least a layer.
-        ("7b", 4, {"virtual_stages": 2, "balance": "measured"}, 8),
-        ("7b", 64, {"balance": "measured"}, 32),
-        ("7b", 2, {"balance": "20,15"}, 32),
+        ("pipeline", {"virtual_stages": 2, "balance": "measured"}, 4, 8),
+        ("pipeline", {"balance": "measured"}, 64, 32),
+        ("pipeline", {"balance": "20,15"}, 2, 32),
+        ("mesh3d", {"pipe": 4, "tensor": 2, "virtual_stages": 1}, 8, 4),
     ],
 )
-def test_a_large_decoder_is_checked_with_few_layers(
-    preset, replica_ranks, options, layers
+def test_a_decoder_is_checked_with_few_layers_of_a_narrow_width(
+    strategy, options, replica_ranks, layers
 ):
-    sizes = {"vocabulary": 512, "context": 2048}
-    given = complete("gpt", PRESETS[preset])
-    cell = make_cell(model="gpt", model_options=given, options=options)
-    shape = Shape(
-        nodes=8,
-        ranks=64,
-        ranks_per_node=8,
-        devices_per_rank=1,
-        cores_per_rank=0,
-        replicas=64 // replica_ranks,
-        replica_ranks=replica_ranks,
-        global_batch=128,
-        rank_batch=2,
+    given = PRESETS["8b"]
+    cell = make_cell(
+        strategy=strategy,
+        model="llama",
+        model_options=given,
+        options=options,
+        data="tokens",
+        context=8192,
     )
-    assert choose_layers(cell, sizes, shape) == {**given, "layers": layers}
+    small = shrink(cell, shape_of_64(replica_ranks))
+    chosen = {"layers": layers, "width": 128, "mlp_width": 128, "heads": 32}
+    assert small.model_options == {
+        **complete("llama", given),
+        **chosen,
+        "vocabulary": 512,
+    }
+    assert small.context == 64
+
+
+def test_what_ranks_share_remains_a_multiple_of_their_number():
+    given = {"width": 768, "heads": 12, "kv_heads": 6, "mlp_width": 3072}
+    cell = make_cell(strategy="tp", model="llama", model_options=given, data="tokens")
+    small = shrink(cell, shape_of_64(6, ranks=6))
+    chosen = {"width": 48, "mlp_width": 48, "vocabulary": 516}
+    assert small.model_options.items() >= chosen.items()
+    assert small.context == 66
+
+
+def test_other_models_are_checked_as_they_are():
+    cell = make_cell()
+    assert shrink(cell, shape_of_64(1)) == cell
+
+
+@pytest.mark.parametrize("ranks", [8, 128, 512])
+@pytest.mark.parametrize("preset", ["1b", "8b", "70b", "8x7b"])
+def test_one_process_can_check_any_llama(preset, ranks):
+    """The reference takes 4 GiB and 30 s of a CPU at most."""
+    cell = make_cell(
+        strategy="fsdp",
+        model="llama",
+        model_options=PRESETS[preset],
+        data="tokens",
+        context=8192,
+        batch_size=2,
+    )
+    small = shrink(cell, shape_of_64(1, ranks=ranks))
+    sizes = sizes_of_data(small)
+    decoder = describe_decoder(small.model_options, **sizes)
+    # In float64: weights, gradients, two moments, the first weights, and a copy.
+    assert 48 * decoder.parameters < 0.5 * 2**30
+    samples = min(MOST_SAMPLES, 2 * ranks)
+    tokens = samples * sizes["context"]
+    width, options = small.model_options["width"], small.model_options
+    scores = samples * options["heads"] * sizes["context"] ** 2
+    # Some copies of each activation, and of the logits.
+    held = 8 * (options["layers"] * (40 * tokens * width + 4 * scores))
+    assert held + 8 * 4 * tokens * sizes["vocabulary"] < 2 * 2**30
+    # A CPU core does 2e10 of these operations in a second, with all that is around.
+    assert EXACT_STEPS * 2 * ranks * decoder.flops < 30 * 2e10
+
+
+def shape_of_64(replica_ranks: int, ranks: int = 64) -> Shape:
+    return make_shape(
+        ranks, replica_ranks=replica_ranks, replicas=ranks // replica_ranks
+    )

@@ -1,22 +1,27 @@
 """The gate: a separate, untimed launch that compares a strategy with one process.
 
 Both train with the same seed, initial weights and global batches in float64; after a
-few steps, loss and weights must agree. This module measures the difference, and
-launch/process/classify.py decides whether it is small enough.
+few steps, loss and weights must agree. Under bf16, fp16 and fp8 the trend of the loss
+must then agree with that of one process in the same precision. This module measures the
+differences, and launch/process/classify.py decides whether they are small enough.
+
+A decoder is checked on short sequences of the built-in tokens, with few layers and a
+narrow width. Sizes that ranks share remain multiples of their number.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rankbench.cell import Cell, Shape, is_lossy
-from rankbench.decoder import describe_decoder
+from rankbench.decoder import mlp_width
 from rankbench.launch_spec import THE_END, TRAINING
 from rankbench.rank.models import Blueprint, complete, describe_model, is_decoder
 from rankbench.rank.purposes import Duty
@@ -27,10 +32,11 @@ from rankbench.rank.purposes.setup import (
     load_material,
     make_batches,
     set_up_strategy,
+    sizes_of_data,
 )
 from rankbench.rank.strategies import find_strategy
-from rankbench.rank.strategies.base import Strategy, World
-from rankbench.rank.training.recipe import Batches
+from rankbench.rank.strategies.base import Batch, Strategy, World
+from rankbench.rank.training.recipe import AUTOCAST, Batches, use_float8
 from rankbench.rank.world.devices import leave_world
 from rankbench.record import write_json
 
@@ -38,14 +44,16 @@ EXACT_STEPS = 3
 # More steps for a lossy option: only the trend of the loss shows whether it learns.
 LOSSY_STEPS = 20
 
-# Largest step of a rank, so that the gate takes little time.
+# Largest step of a rank, and of all ranks together, so that the gate takes little time.
 MOST_SAMPLES = 32
+MOST_TOGETHER = 512
 MOST_FLOPS = 2e11
 
-# Decoders with more weights are checked with this number of layers, or as many as they
-# have stages: in float64, weights, gradients and moments take 32 bytes each.
-MOST_PARAMETERS = 5e8
+# Sizes of a decoder in the gate. Pipelines have at least a layer for each stage.
 FEW_LAYERS = 2
+HEAD_WIDTH = 4
+SHORT, SHORTEST = 64, 16
+MANY_RANKS = 64  # With more, sequences are the shortest.
 
 # Factor on the loss. The large gradients reveal a library that clips them. The learning
 # rate of SGD is divided by the same factor, so that the steps do not change.
@@ -64,40 +72,48 @@ def run(duty: Duty) -> None:
     checks = []
     for number, seed in enumerate(duty.spec.seeds or [duty.spec.cell.seed]):
         duty.progress.step(number)
-        checks.append(check(duty, world, seed))
+        found = check(duty, world, seed)
+        if (precision := duty.spec.cell.precision) in AUTOCAST:
+            found["trend"] = check(duty, world, seed, precision=precision)
+        checks.append(found)
     path = duty.spec.work / f"rank{duty.place.rank}.json"
     write_json(path, {"gate": checks}, durable=False)
     duty.progress.enter(THE_END)
     leave_world(runtime)
 
 
-def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
+def check(
+    duty: Duty, world: World, seed: int, *, precision: str = "fp32"
+) -> dict[str, Any]:
     """Train a few steps with the strategy; on rank 0 also without it, as reference.
+
+    Args:
+        precision: fp32 compares what the strategy computes, in float64; another one
+            compares the trend of the loss.
 
     Returns:
         seed, dtype, lossy, steps, samples (per step, over all ranks), losses (of this
         rank; None if it does not know them). On rank 0 also `reference`: the losses of
-        the reference, and the result of `compare`.
+        the reference, and the result of `compare`. If the cell has a precision of less
+        than 32 bits, also `trend`: the same in that precision.
     """
+    cell = duty.spec.cell
+    kind = find_strategy(cell.strategy)
+    low = precision in AUTOCAST
+    lossy = is_lossy(cell.options, kind.approximate, kind.options)
+    loud = 1.0 if low else LOUD
     cell = dataclasses.replace(
-        duty.spec.cell,
+        shrink(cell, duty.spec.shape),
         seed=seed,
         augment="none",
-        precision="fp32",
+        precision=precision,
         num_workers=0,
-        learning_rate=(
-            duty.spec.cell.learning_rate
-            / (LOUD if duty.spec.cell.optimizer == "sgd" else 1)
-        ),
+        learning_rate=cell.learning_rate / (loud if cell.optimizer == "sgd" else 1),
     )
-    kind = find_strategy(cell.strategy)
-    lossy = is_lossy(cell.options, kind.approximate, kind.options)
-    dtype = getattr(torch, "float32" if lossy else kind.exact_dtype)
-    steps = LOSSY_STEPS if lossy else EXACT_STEPS
+    by_trend = lossy or low
+    dtype = getattr(torch, "float32" if by_trend else kind.exact_dtype)
+    steps = LOSSY_STEPS if by_trend else EXACT_STEPS
     material = load_material(cell, duty.spec.data_dir)
-    options = choose_layers(cell, material.sizes, duty.spec.shape)
-    cell = dataclasses.replace(cell, model_options=options)
-    material = dataclasses.replace(material, cell=cell)
     samples = choose_samples(duty, material)
     sharing = duty.spec.shape.replica_ranks
     blueprint = draw_model(cell, material.sizes, independent_of_the_split)
@@ -107,18 +123,19 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         world,
         blueprint,
         replica_ranks=sharing,
-        loss_scale=LOUD,
+        loss_scale=loud,
         # Traces blocks as inductor does, and runs what it traced as it is.
         compiler="aot_eager",
     )
     batches = make_batches(duty, cell, material, samples)
-    losses = train(strategy, batches, steps=steps, device=world.device, dtype=dtype)
+    step = partial(strategy.step, mark=lambda phase: None)
+    losses = train(step, batches, steps=steps, device=world.device, dtype=dtype)
     # The device needs its memory for the reference.
     weights = {name: value.cpu() for name, value in strategy.state_dict().items()}
-    del strategy, blueprint
+    del strategy, blueprint, step
     found: dict[str, Any] = {
         "seed": seed,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": str(AUTOCAST[precision] if low else dtype).removeprefix("torch."),
         "lossy": lossy,
         "steps": steps,
         "samples": samples * (duty.spec.shape.ranks // sharing),
@@ -131,15 +148,21 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         alone = dataclasses.replace(world, rank=0, size=1, backend="none")
         # Built as a whole, so that parts with other values would be noticed.
         model = independent_of_the_split(material.build_model()).to(dtype)
+        if precision == "fp8":
+            use_float8(model, emulate=cell.device == "cpu")
         start = {k: value.detach().clone() for k, value in model.state_dict().items()}
         blueprint = Blueprint(lambda: model, seed=cell.seed)
         reference = set_up_strategy(
-            single, alone, blueprint, replica_ranks=1, loss_scale=LOUD
+            single, alone, blueprint, replica_ranks=1, loss_scale=loud
         )
         whole = make_batches(duty, single, material, found["samples"], alone=True)
         found["reference"] = {
             "losses": train(
-                reference, whole, steps=steps, device=world.device, dtype=dtype
+                partial(step_in_parts, reference),
+                whole,
+                steps=steps,
+                device=world.device,
+                dtype=dtype,
             ),
             **compare(
                 weights,
@@ -151,7 +174,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
 
 
 def train(
-    strategy: Strategy,
+    step: Callable[[Batch], Tensor | None],
     batches: Batches,
     *,
     steps: int,
@@ -166,13 +189,24 @@ def train(
     known = True
     for _, (inputs, targets) in zip(range(steps), batches, strict=False):
         kind = dtype if inputs.is_floating_point() else inputs.dtype
-        batch = (inputs.to(device, kind), targets.to(device))
-        loss = strategy.step(batch, lambda phase: None)
+        loss = step((inputs.to(device, kind), targets.to(device)))
         if loss is None:
             known = False
         else:
             losses.append(float(loss) if math.isfinite(loss) else None)
     return losses if known else None
+
+
+def step_in_parts(reference: Strategy, batch: Batch) -> Tensor:
+    """A step of one process that never holds the activations of all ranks' samples."""
+    samples, losses = len(batch[0]), []
+    for part in zip(*(half.split(MOST_SAMPLES) for half in batch), strict=True):
+        share = len(part[0]) / samples
+        loss = reference.compute_loss(reference.model, part) * share
+        reference.backward(loss)
+        losses.append(loss.detach())
+    reference.update()
+    return torch.stack(losses).sum()
 
 
 def choose_samples(duty: Duty, material: Material) -> int:
@@ -183,7 +217,11 @@ def choose_samples(duty: Duty, material: Material) -> int:
     """
     cell, own = material.cell, duty.spec.shape.rank_batch
     flops = describe_model(cell.model, material.sizes, cell.model_options)
-    affordable = min(MOST_SAMPLES, MOST_FLOPS / max(1, flops["flops_per_sample"]))
+    affordable = min(
+        MOST_SAMPLES,
+        MOST_TOGETHER / duty.spec.shape.replicas,
+        MOST_FLOPS / max(1, flops["flops_per_sample"]),
+    )
     option = find_strategy(cell.strategy).needs.get("multiple_of")
     parts = int(cell.options[option]) if option else 1
     parts = math.lcm(parts, duty.spec.shape.devices_per_rank)
@@ -192,28 +230,46 @@ def choose_samples(duty: Duty, material: Material) -> int:
     return max(cheap, default=min((n for n in fitting if n >= 2 * parts), default=own))
 
 
-def choose_layers(
-    cell: Cell, sizes: Mapping[str, int], shape: Shape
-) -> Mapping[str, Any]:
-    """The options of the model: a large decoder has few layers, of the same width.
+def shrink(cell: Cell, shape: Shape) -> Cell:
+    """The cell with a smaller decoder; other cells remain as they are.
 
-    All layers are alike, and the reference must fit one device.
+    All layers and all heads are alike. The number of heads remains, so ranks can share
+    them.
     """
-    balance = str(cell.options.get("balance", ""))
-    if "context" not in sizes or balance[:1].isdigit():
-        return cell.model_options  # no decoder, or the cell says how many layers
+    if not is_decoder(cell.model):
+        return cell
     options = complete(cell.model, cell.model_options)
-    if "layers" not in options or not is_decoder(cell.model):
-        return cell.model_options
-    decoder = describe_decoder(options, **sizes)
-    stages = int(cell.options.get("virtual_stages", 1))
-    stages *= cell.options.get("pipe", shape.replica_ranks)
-    # A block of experts is large.
-    least = 1 if options.get("experts") else FEW_LAYERS
-    few = max(least, stages * shape.devices_per_rank)
-    if decoder.parameters <= MOST_PARAMETERS or few >= options["layers"]:
-        return cell.model_options
-    return {**options, "layers": few}
+    pipe = int(cell.options.get("pipe", 1))
+    divides = find_strategy(cell.strategy).needs.get("divides")
+    sharing = shape.replica_ranks // pipe if divides else 1
+
+    def shared(size: int) -> int:
+        return -(-size // sharing) * sharing
+
+    if not str(cell.options.get("balance", ""))[:1].isdigit():
+        # Else the cell says how many layers each stage has.
+        stages = int(cell.options.get("virtual_stages", 1)) * shape.devices_per_rank
+        stages *= pipe if divides else shape.replica_ranks
+        options["layers"] = min(options["layers"], max(FEW_LAYERS, stages))
+    # fp8 needs a multiple of 16.
+    multiple = math.gcd(options["width"], 16)
+    own, heads = options["width"] // options["heads"], options["heads"]
+    for head in range(min(HEAD_WIDTH, own), own + 1, HEAD_WIDTH):
+        options["width"] = head * heads
+        if "mlp_width" in options:
+            options["mlp_width"] = options["width"]
+        if options["width"] % multiple == 0 and mlp_width(options) % sharing == 0:
+            break
+    small = dataclasses.replace(
+        cell,
+        data="tokens",
+        own_files={kind: f for kind, f in cell.own_files.items() if kind != "data"},
+        context=None,
+    )
+    options["vocabulary"] = shared(sizes_of_data(small)["vocabulary"])
+    short = SHORT if shape.ranks <= MANY_RANKS else SHORTEST
+    context = min(sizes_of_data(cell)["context"], shared(short))
+    return dataclasses.replace(small, model_options=options, context=context)
 
 
 def independent_of_the_split(model: nn.Module) -> nn.Module:
