@@ -180,6 +180,8 @@ class Layout:
 
     root: Path
     plan = Below("plan.json")
+    readme = Below("README.md")
+    report = Below("report.html")
     estimates = Below("memory.json")
     experiment = Below("experiment.yaml")
     lock = Below(".lock")
@@ -214,8 +216,14 @@ class Layout:
     def launch(self, cell_id: str, attempt: int, launch: int) -> Path:
         return self.attempt(cell_id, attempt) / str(launch)
 
-    def table(self, suffix: str, name: str = "table") -> Path:
-        return self.root / f"{name}.{suffix}"
+    def table(self, suffix: str) -> Path:
+        return self.root / f"table.{suffix}"
+
+    def answer(self, suffix: str) -> Path:
+        return self.root / f"answer.{suffix}"
+
+    def section(self, name: str) -> Path:
+        return self.root / "sections" / f"{name}.csv"
 
     def plot(self, name: str, suffix: str) -> Path:
         return self.root / "plots" / f"{name}.{suffix}"

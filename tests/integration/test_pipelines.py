@@ -53,9 +53,9 @@ def test_pipelines_train_as_one_process_does_and_tell_of_their_stages(project):
             told = [rank["details"] for rank in record["ranks"]]
             assert [len(one["stages"]) for one in told] == [1 + ("inter" in cell)] * 2
             assert all(0 < one["bubble"] < 1 for one in told)
-    with open(results / "pipeline.csv") as file:
+    with open(results / "sections/pipeline.csv") as file:
         bubbles = {row["cell"]: row for row in csv.DictReader(file)}
     assert bubbles.keys() == {cell for cell in table if cell.startswith("pipeline")}
     for row in bubbles.values():
         assert (row["microbatches"], row["ranks"]) == ("8", "2")
-    assert "Pipelines" in (results / "table.html").read_text()
+    assert "Pipelines" in (results / "report.html").read_text()

@@ -93,7 +93,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(project
         with gzip.open(folder / f"trace{rank['rank']}.json.gz") as file:
             assert json.load(file)["traceEvents"]
     results = project.root / "results/small"
-    with open(results / "profiles.csv") as file:
+    with open(results / "sections/profiles.csv") as file:
         told = {(row["cell"], row["rank"]) for row in csv.DictReader(file)}
     assert sorted(cell.split(".")[0] for cell, _ in told) == ["ddp", "ddp", "single"]
     assert len(list(results.glob("plots/profile-*.svg"))) == 2

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import factories
+from pages import Words
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.own_files import hash_files
 from rankbench.record import PROFILE, Layout
@@ -274,8 +275,14 @@ def write_tables(layout: Layout) -> Document:
 
 def read_rows(layout: Layout, name: str = "table") -> list[dict[str, str]]:
     """The rows of a table that was written as CSV."""
-    with layout.table("csv", name).open(newline="") as file:
+    path = layout.table("csv") if name == "table" else layout.section(name)
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def read_report(layout: Layout) -> str:
+    """The words of report.html, in one line."""
+    return Words(layout.report.read_text()).line
 
 
 def write_rows(layout: Layout) -> dict[str, dict[str, str]]:

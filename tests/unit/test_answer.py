@@ -301,17 +301,17 @@ def test_planned_launches_are_those_of_the_brackets_of_the_table(tmp_path):
 def test_every_document_says_what_answer_json_holds(tmp_path):
     layout = write_example(tmp_path)
     write_tables(layout)
-    answer = json.loads(layout.table("json", "answer").read_text())
+    answer = json.loads(layout.answer("json").read_text())
     notes = in_sentences(answer)
     assert [note.term for note in notes][:2] == ["fastest", "cheapest"]
     names, _ = shorten([one.row.id for one in read(layout).summaries])
-    details = layout.table("md", "answer").read_text().replace("*", "")
+    details = layout.answer("md").read_text().replace("*", "")
     for note in notes:
         assert f"- {note.term}: {replace_ids(note.text, names)}" in details
-    table, page = (layout.table(suffix).read_text() for suffix in ("md", "html"))
+    page = layout.report.read_text()
     for note in in_brief(answer):
         text = " ".join(note.text.split()).replace("|", "\\|")
-        assert f"- {note.term}: {text}" in table.replace("*", "")
+        assert f"- {note.term}: {text}" in details
         words = " ".join(note.text.split())
         assert f"<dt>{note.term}</dt><dd>{words}</dd>" in " ".join(page.split())
     # A number of the file that changes does change the sentence.

@@ -158,4 +158,4 @@ def test_cpus_have_an_mfu_if_the_site_file_gives_their_peak(tmp_path):
     )
     assert float(row["mfu_pct"]) == pytest.approx(float(row["tflop_s"]) / 2, rel=1e-3)
     elsewhere = write(tmp_path / "other", [], device="cpu", precision="fp32")
-    assert not elsewhere.table("csv", "arithmetic").exists()
+    assert not elsewhere.section("arithmetic").exists()

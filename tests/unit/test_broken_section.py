@@ -26,48 +26,33 @@ ODD = "ddp.gloo.1x4.convnet.digits"
 def layout(tmp_path: Path) -> Layout:
     layout = write_example(tmp_path)
     write_tables(layout)
-    assert layout.table("csv", "loading").exists()
+    assert layout.section("loading").exists()
     return layout
 
 
-def break_loading(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
-    """`loading` fails for one cell, or if there are so many cells."""
+def break_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     old = load_sections()["loading"]
 
-    def make(found: ResultSet) -> Content | None:
-        names = [summary.row.id for summary in found.measured]
-        if ODD in names or len(names) >= cells:
-            raise KeyError(ODD)
-        return old.make(found)
+    def make(_: ResultSet) -> Content | None:
+        raise KeyError(ODD)
 
     monkeypatch.setitem(load_sections(), "loading", dataclasses.replace(old, make=make))
 
 
-def test_a_cell_that_a_section_cannot_use_is_left_out_and_named(layout, monkeypatch):
-    before = layout.table("csv", "loading").read_text().splitlines()
-    break_loading(monkeypatch, cells=99)
-    write_tables(layout)
-    after = layout.table("csv", "loading").read_text().splitlines()
-    assert after == [line for line in before if not line.startswith(ODD)]
-    assert len(after) == len(before) - 1
-    said = "- **ddp.gloo.1x4**: not computed (KeyError: "
-    assert said in layout.table("md", "loading").read_text()
-
-
 def test_the_others_are_written_and_it_says_that_it_failed(layout, monkeypatch, capsys):
-    break_loading(monkeypatch, cells=2)
-    for name in ("table", "diagnostics"):
-        layout.table("csv", name).unlink()
+    break_loading(monkeypatch)
+    others = layout.table("csv"), layout.section("diagnostics")
+    for path in others:
+        path.unlink()
     assert main(["table", "--no-plots", str(layout.root)]) == 0
-    for name in ("table", "diagnostics"):
-        assert layout.table("csv", name).stat().st_size
+    for path in others:
+        assert path.stat().st_size
     title = load_sections()["loading"].title
-    assert f"- {title}: {BROKEN}\n" in layout.table("md").read_text()
-    page = layout.table("html").read_text()
+    page = layout.report.read_text()
     assert f">{title}</" in page
     assert BROKEN in page
     # Files of an earlier run must not pass for files of this one.
-    assert not list(layout.root.glob("loading.*"))
+    assert not layout.section("loading").exists()
     said = capsys.readouterr().err
     assert said.startswith("section loading:\nTraceback")
     assert f"KeyError: '{ODD}'" in said
@@ -129,6 +114,6 @@ def test_an_odd_record_does_not_take_down_the_others(tmp_path, odd):
     for name, row in after.items():
         assert row == before[name] or name == cell
     assert after[cell]["throughput"] == before[cell]["throughput"]
-    assert layout.table("csv", "diagnostics").stat().st_size
+    assert layout.section("diagnostics").stat().st_size
     # No section failed as a whole.
-    assert "could not be made" not in layout.table("md").read_text()
+    assert "could not be made" not in layout.report.read_text()

@@ -21,7 +21,7 @@ from unit.synthetic import edited, write_example, write_profile
 
 pytestmark = pytest.mark.unit
 
-TABLES = ("table.csv", "table.md", "table.html", "table.tex", "loading.csv")
+TABLES = ("table.csv", "table.md", "table.html", "report.html", "sections/loading.csv")
 RECORD = "records/ddp.gloo.1x2.convnet.digits/1/3/record.json"
 STEPS, LOG = (RECORD.replace("record.json", n) for n in ("steps.npz", "rank0.log"))
 

@@ -183,7 +183,7 @@ def test_tables_are_the_same_but_for_names(made):
         if hidden[name] != open_[name]
     ]
     # A reason names a host, a file and a job; the answer quotes it.
-    answers = ["answer.json", "answer.md", "answer.tex"]
+    answers = ["answer.json", "answer.md", "report.html"]
     tables = ["table.csv", "table.html", "table.md", "table.tex"]
     described = ["about.json", "manifest.json", "plan.json", "ro-crate-metadata.json"]
     assert changed == sorted([*answers, *described, *tables])

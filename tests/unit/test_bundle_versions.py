@@ -62,7 +62,7 @@ def test_a_bundle_names_and_contains_what_made_it(made, tmp_path):
 def test_numbers_of_another_method_are_not_compared(bundle, cli):
     set_maker(bundle, rankbench="0.0.7", method=METHOD + 1)
     edit(bundle, "table.csv")
-    (bundle / "gravity.csv").write_text("cell,newtons\n")
+    (bundle / "sections/gravity.csv").write_text("cell,newtons\n")
     seal(bundle)
     said = cli("verify", bundle).out
     assert "install rankbench 0.0.7" in said
@@ -81,13 +81,14 @@ def test_a_file_that_no_version_makes_is_refused(bundle, method, name):
 
 
 def test_another_presentation_is_said_and_its_numbers_are_compared(bundle):
-    (bundle / "loading.md").write_text("as an older rankbench shows it")
+    (bundle / "answer.md").write_text("as an older rankbench shows it")
     set_maker(bundle, rankbench="0.0.7")
     found = verify_bundle(bundle)
     assert (found.rederived, found.findings) == (True, [])
     assert ["0.0.7" in note for note in found.notes] == [True]
-    edit(bundle, "loading.csv")
-    assert {one.file for one in verify_bundle(bundle).findings} == {"loading.csv"}
+    edit(bundle, "sections/loading.csv")
+    (finding,) = verify_bundle(bundle).findings
+    assert finding.file == "sections/loading.csv"
 
 
 def test_records_of_another_method_are_checked(bundle):
@@ -107,7 +108,9 @@ def test_a_damaged_maker_is_named(bundle, maker):
     assert "made_with.method" in finding.what
 
 
-@pytest.mark.parametrize("name", ["table.csv", "losses.csv", "plots/scaling.csv"])
+@pytest.mark.parametrize(
+    "name", ["table.csv", "sections/losses.csv", "plots/scaling.csv"]
+)
 def test_numbers_that_are_missing_or_changed_are_named(bundle, name):
     edit(bundle, name)
     assert {one.file for one in verify_bundle(bundle).findings} == {name}

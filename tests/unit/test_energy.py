@@ -225,7 +225,7 @@ def test_cpus_without_counters_have_no_section(tmp_path):
     layout, planned = plan_one(tmp_path, "single")
     write_launches(layout, planned)
     write_tables(layout)
-    assert not layout.table("csv", "energy").exists()
+    assert not layout.section("energy").exists()
 
 
 def test_the_plot_sets_energy_against_throughput(tmp_path):

@@ -162,6 +162,6 @@ def test_files_go_with_the_last_row_that_is_ok(tmp_path):
     layout = write_ddp(tmp_path, lambda record: None)
     write_tables(layout)
     write_launch(layout, DDP, attempt=2, wanted=1, status="crashed", reason="no")
-    assert layout.table("csv", "diagnostics").exists()
+    assert layout.section("diagnostics").exists()
     write_tables(layout)
     assert not list(tmp_path.glob("diagnostics.*"))

@@ -234,10 +234,10 @@ def test_in_words(tmp_path):
 def test_files_and_plot(tmp_path):
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
     write_results(read(layout), draw=False)
-    (row,) = pd.read_csv(layout.table("csv", "losses")).to_dict("records")
+    (row,) = pd.read_csv(layout.section("losses")).to_dict("records")
     assert row["transfer_ms"] == pytest.approx(4.1, rel=0.01)
-    assert len(pd.read_csv(layout.table("csv", "collectives"))) == 3
-    assert "## Why not further" in layout.table("md").read_text()
+    assert len(pd.read_csv(layout.section("collectives"))) == 3
+    assert "<summary>Why not further</summary>" in layout.report.read_text()
     (bandwidth,) = collectives.make(read(layout)).drawings
     assert bandwidth.name == "bandwidth"
     assert bandwidth.draw(8).axes

@@ -61,8 +61,7 @@ def test_bubble_stands_beside_the_ideal_and_the_speedup(layout):
     assert [row["bubble"] for row in rows] == ["0.45", "0.21"]
     assert [row["ideal_bubble"] for row in rows] == ["0.3333", "0.1111"]
     assert [float(row["speedup"]) for row in rows] == pytest.approx([1.125, 1.5])
-    assert "| 0.45 [0.45, 0.45]" in layout.table("md", "pipeline").read_text()
-    page = layout.table("html").read_text()
+    page = layout.report.read_text()
     assert "<summary>Pipelines</summary>" in page
     assert '<td class="number">0.3333</td>' in page
 
@@ -71,6 +70,5 @@ def test_without_a_pipeline_there_is_no_word_of_it(tmp_path):
     layout, single = plan_one(tmp_path, "single")
     write_launches(layout, single)
     write_tables(layout)
-    assert not layout.table("csv", "pipeline").exists()
-    assert not layout.table("md", "pipeline").exists()
-    assert "Pipelines" not in layout.table("html").read_text()
+    assert not layout.section("pipeline").exists()
+    assert "Pipelines" not in layout.report.read_text()

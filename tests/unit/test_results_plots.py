@@ -147,10 +147,11 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
     shutil.copytree(example.records, second.records)
     with matplotlib.rc_context({"savefig.facecolor": "red", "font.size": 30}):
         build(second)
-    names = ("table", "answer", "diagnostics", "losses", "loading")
-    documents = {f"{name}.{s}" for name in names for s in ("csv", "md", "tex")}
+    documents = {f"table.{suffix}" for suffix in ("csv", "html", "md", "tex")}
+    documents |= {"README.md", "answer.json", "answer.md", "report.html", "plan.json"}
+    names = ("answer", "diagnostics", "losses", "loading")
     made = {p.relative_to(second.root).as_posix(): p for p in files_of(second.root)}
-    assert made.keys() == documents | {"answer.json", "table.html", "plan.json"} | {
+    assert made.keys() == documents | {f"sections/{name}.csv" for name in names} | {
         f"plots/{name}.{suffix}" for name in EVERY for suffix in STARTS
     }
     for name, path in made.items():
@@ -160,7 +161,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
 
 def files_of(root):
     """Files that are made from plan and records."""
-    return [*root.glob("*.*"), *root.glob("plots/*")]
+    return [p for one in ("*.*", "sections/*", "plots/*") for p in root.glob(one)]
 
 
 def test_the_data_of_a_plot_is_what_it_shows(example):

@@ -70,17 +70,12 @@ def test_pages_lead_to_traces_and_show_the_picture(tmp_path):
     layout = write(tmp_path)
     write_results(read(layout), draw=False)
     trace = f"records/{CELL}/1/profile/1/trace1.json.gz"
-    page = layout.table("html").read_text()
+    page = layout.report.read_text()
     assert f'<a href="{trace}">trace1.json.gz</a>' in page
     assert f'<img src="plots/{PLOT}.svg"' in page
     _, of_last_rank = page.split(f"<h3>{CELL}, rank 1</h3>")
     shares = re.findall(r"<td>(aten::\w+)</td>\n.*?>(\d+ %)</td>", of_last_rank, re.S)
     assert shares == [("aten::mm", "50 %"), ("aten::add", "10 %")]
-    assert "[Profiles](profiles.md)" in layout.table("md").read_text()
-    text = layout.table("md", "profiles").read_text()
-    assert f"[trace1.json.gz]({trace})" in text
-    assert f"## {CELL}, rank 1" in text
-    assert "GPU ms/step" not in text
     assert "GPU ms/step" not in page
 
 
@@ -91,8 +86,7 @@ def test_addresses_are_quoted(tmp_path):
     write_profile(layout, planned)
     write_tables(layout)
     quoted = f"records/{CELL}.a%20b%23c%3F%28d%29/1/profile/1/trace0.json.gz"
-    assert f'href="{quoted}"' in layout.table("html").read_text()
-    assert f"({quoted})" in layout.table("md", "profiles").read_text()
+    assert f'href="{quoted}"' in layout.report.read_text()
 
 
 def test_the_first_profile_that_succeeded_counts(tmp_path):
@@ -150,11 +144,11 @@ def test_lanes_hold_no_overlap():
 def test_files_go_with_the_profile(tmp_path):
     layout = write(tmp_path)
     write_results(read(layout))
-    made = [layout.table(suffix, "profiles") for suffix in ("csv", "md", "tex")]
+    made = [layout.section("profiles")]
     made += [layout.plot(PLOT, suffix) for suffix in ("csv", "svg", "png")]
     assert all(path.exists() for path in made)
     shutil.rmtree(layout.attempt(CELL, 1) / "profile")
     write_results(read(layout), draw=False)
     assert not any(path.exists() for path in made)
     assert layout.plot("throughput", "svg").exists()
-    assert "Profiles" not in layout.table("html").read_text()
+    assert "Profiles" not in layout.report.read_text()

@@ -16,6 +16,7 @@ from unit.synthetic import (
     make_cell,
     plan_cell,
     plan_one,
+    read_report,
     read_rows,
     write_example,
     write_launches,
@@ -127,7 +128,7 @@ def test_the_table_itself_knows_nothing_of_it(layout, tmp_path):
     header = plain.table("csv").read_text().splitlines()[0]
     assert layout.table("csv").read_text().splitlines()[0] == header
     assert "332" not in layout.table("md").read_text()
-    assert not plain.table("csv", "published").exists()
+    assert not plain.section("published").exists()
 
 
 def test_an_override_is_named(tmp_path):
@@ -135,20 +136,19 @@ def test_an_override_is_named(tmp_path):
     text = layout.plan.read_text().replace('"override": null', '"override": "laptop"')
     layout.plan.write_text(text)
     write_tables(layout)
-    said = "- **override**: laptop: what was measured is smaller"
-    assert said in layout.table("md", "published").read_text()
+    said = "override laptop: what was measured is smaller"
+    assert said in read_report(layout)
 
 
-def test_markdown_has_the_source_the_reading_and_the_notes(layout):
-    text = layout.table("md", "published").read_text()
-    assert "- **title**: A &lt;study&gt;" in text
+def test_the_page_has_the_source_the_reading_and_the_notes(layout):
+    text = read_report(layout)
+    assert "title A <study>" in text
     assert "compare no absolute value across the two sides" in text
     assert "All cells: convnet.digits." in text
-    assert "- **base**: one: single.none.1x1\n" in text
-    assert r"- **two**: the log says \| 500" in text
-    headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    assert headings[0] == "rows"
-    assert headings[1] == "throughput (samples/s)"
+    assert "base one: single.none.1x1 " in text
+    assert "two the log says | 500" in text
+    headings = re.findall("<h3>(.*)</h3>", layout.report.read_text())
+    assert headings[1:3] == ["rows", "throughput (samples/s)"]
     assert "9114 / 7782" in text
 
 
@@ -156,11 +156,8 @@ def test_a_source_without_numbers_is_shown_all_the_same(tmp_path):
     study = {"source": {"title": "a lab", "note": "its tables are empty"}, "rows": []}
     layout = write_plan(tmp_path, [plan_cell(make_cell("single"))], study=study)
     write_tables(layout)
-    text = layout.table("md", "published").read_text()
-    assert "- **note**: its tables are empty" in text
-    assert "|" not in text
-    assert layout.table("csv", "published").read_text().count("\n") == 1
-    page = layout.table("html").read_text()
+    assert layout.section("published").read_text().count("\n") == 1
+    page = layout.report.read_text()
     assert "its tables are empty" in page
     # Every link of the page leads to an existing section.
     links, ids = (re.findall(what, page) for what in ('href="#(.*?)"', ' id="(.*?)"'))
@@ -169,7 +166,7 @@ def test_a_source_without_numbers_is_shown_all_the_same(tmp_path):
 
 
 def test_the_page_shows_it_escaped(layout):
-    page = Words(layout.table("html").read_text())
+    page = Words(layout.report.read_text())
     assert "study" not in page.tags
     assert "A <study>" in page.text
     assert "the log says | 500" in page.text
@@ -224,11 +221,10 @@ def test_loading_that_dominates_is_explained(tmp_path, phases, workers, remedy):
     layout = write_plan(tmp_path, [planned])
     write_launches(layout, planned)
     write_tables(layout)
-    for suffix, name in (("md", "loading"), ("html", "table")):
-        text = layout.table(suffix, name).read_text().replace("\\", "")
-        said = f"loading takes 75% of the step with num_workers {workers}: "
-        assert (said in text) == (remedy is not None)
-        assert remedy is None or remedy in text
+    text = read_report(layout)
+    said = f"loading takes 75% of the step with num_workers {workers}: "
+    assert (said in text) == (remedy is not None)
+    assert remedy is None or remedy in text
 
 
 def test_only_what_was_measured_has_a_time(tmp_path):

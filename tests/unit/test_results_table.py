@@ -28,6 +28,7 @@ from unit.synthetic import (
     edited,
     make_cell,
     plan_cell,
+    read_report,
     read_rows,
     write_cells,
     write_example,
@@ -309,7 +310,7 @@ def test_a_note_says_whose_steps_of_a_script_are_counted(tmp_path):
     with edited(path) as record:
         record["ranks"][0]["details"] = {"optimizers": ["SGD of 9", "Adam of 9"]}
     write_rows(layout)
-    text = layout.table("md", "diagnostics").read_text()
+    text = read_report(layout)
     assert f"of {planned['id']}: by SGD of 9, then Adam of 9." in text
 
 
@@ -340,11 +341,11 @@ def test_notes_tell_whether_gpudirect_was_in_effect(tmp_path, asked, told, note)
     transport = {"backend": "nccl", "asked": {}, "seen": seen}
     write_launch(layout, planned, wanted=1, transport=transport)
     write_tables(layout)
-    text = layout.table("md", "diagnostics").read_text()
+    text = read_report(layout)
     if note is None:
         assert "gpudirect" not in text
     else:
-        assert f"- **{planned['id']}**: {note}" in text
+        assert f"{planned['id']} {note}" in text
 
 
 EXACT = {"status": "ok", "dtype": "float64", "lossy": False, "tolerance": 1e-6}
@@ -381,11 +382,11 @@ def test_a_note_tells_how_near_the_gate_found_the_rows(tmp_path, gates, note):
     for planned, gate in zip(cells, [None, *gates], strict=True):
         write_launch(layout, planned, wanted=1, gate=gate)
     write_tables(layout)
-    text = layout.table("md", "diagnostics").read_text()
+    text = read_report(layout)
     if note is None:
-        assert "**gate**" not in text
+        assert "compared with single" not in text
     else:
-        assert f"- **gate**: {note}\n" in text
+        assert f" gate {note} " in text
 
 
 @pytest.mark.parametrize(
@@ -431,9 +432,9 @@ def test_fewer_figures_are_no_powers_of_ten():
 
 
 def test_unchanged_table_is_not_written_again(layout):
-    before = layout.table("html").stat().st_mtime_ns
+    before = layout.report.stat().st_mtime_ns
     write_tables(layout)
-    assert layout.table("html").stat().st_mtime_ns == before
+    assert layout.report.stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("suffix", ["md", "html", "tex"])
@@ -468,7 +469,7 @@ def hostile(tmp_path):
 
 
 def test_html_escapes_reasons_and_names(hostile):
-    page = Words(hostile.table("html").read_text())
+    page = Words(hostile.report.read_text())
     assert "script" not in page.tags
     assert "b" not in page.tags
     assert HOSTILE in page.text
@@ -476,7 +477,7 @@ def test_html_escapes_reasons_and_names(hostile):
 
 
 def test_html_needs_no_other_file_but_the_plots(hostile):
-    text = hostile.table("html").read_text()
+    text = hostile.report.read_text()
     assert "http" not in text.replace("http-equiv", "")
     for name in PLOTS:
         assert f'<img src="plots/{name}.svg"' in text
@@ -497,21 +498,6 @@ def test_latex_escapes_reasons(hostile):
     assert r"\textbackslash{}end\{tabular\}" in text
 
 
-def test_other_tables_are_fragments_of_latex_too(layout):
-    for name in ("losses", "loading", "diagnostics"):
-        text = layout.table("tex", name).read_text()
-        for what in ("tabular", "description"):
-            begun = text.count(rf"\begin{{{what}}}")
-            assert begun == text.count(rf"\end{{{what}}}")
-        # The rows are those of Markdown, which has one more line of dashes per table.
-        lines = layout.table("md", name).read_text().splitlines()
-        tables = text.count(r"\begin{tabular}")
-        assert tables >= 1
-        rows = [line for line in lines if line.startswith("|")]
-        assert text.count(" \\\\\n") == len(rows) - tables
-    assert r"\paragraph{Scatter}" in layout.table("tex", "diagnostics").read_text()
-
-
 def test_rows_without_numbers_are_one_for_each_reason(tmp_path):
     cells = [
         plan_cell(make_cell("ddp", f"1x{n}"), infeasible="no GPU") for n in range(1, 7)
@@ -527,7 +513,6 @@ def test_rows_without_numbers_are_one_for_each_reason(tmp_path):
     assert "| unsupported | 1 | fsdp.none.1x2 | no torch |" in text
     assert "- **cells**: 8: 1 ok, 7 unsupported." in text
     assert "All cells: convnet.digits." in text
-    assert f"[single](cells/{single['id']}.json)" in text
 
 
 def test_the_page_begins_with_the_answer(tmp_path):
@@ -535,8 +520,7 @@ def test_the_page_begins_with_the_answer(tmp_path):
     cells = [plan_cell(make_cell(*key)) for key in keys]
     layout = write_cells(tmp_path, *cells, rates=(800, 805, 400))
     write_tables(layout)
-    text = layout.table("md").read_text()
-    said = " ".join(text.partition("- **USE**: ")[2].partition("\n- ")[0].split())
+    said = read_report(layout).partition(" USE ")[2].partition(" SCALES ")[0]
     assert said == (
         "ddp over gloo on 2 devices: 809 [793, 825] samples/s. Or single on 1 device: "
         "0.994 [0.965, 1.023] of that. Slower: 1 other row."

@@ -32,7 +32,7 @@ def test_what_is_equal_and_what_cannot_be_told_apart(tmp_path, rate, verdict):
     write_tables(layout)
     text = layout.table("md").read_text()
     # The names omit the model and data that both cells share.
-    row = next(s for s in text.splitlines() if s.startswith("| [ddp]("))
+    row = next(s for s in text.splitlines() if s.startswith("| ddp "))
     found = [word for word in ("=", "n.s.") if f"] {word} |" in row]
     assert found == [verdict] * bool(verdict)
     explained = {
@@ -66,7 +66,7 @@ def test_no_steady_state_is_said(tmp_path, unsteady, marked):
         else:
             write_launch(layout, SINGLE, launch)
     write_tables(layout)
-    assert f"{6 - unsteady}/6" in layout.table("csv", "diagnostics").read_text()
+    assert f"{6 - unsteady}/6" in layout.section("diagnostics").read_text()
     assert ("no steady state" in layout.table("md").read_text()) == marked
     marks = layout.table("csv").read_text().splitlines()[1]
     assert ("no-steady-state" in marks) == marked

@@ -81,8 +81,9 @@ gc.set_threshold(100_000, 50, 50)
 LAYOUT = RUN.layout
 
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
+RESULTS += [str(LAYOUT.readme), str(LAYOUT.report)]
 if RUN.plan.experiment["study"]:
-    RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
+    RESULTS += [str(LAYOUT.section("published"))]
 PLOT_FILES = [
     str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png", "csv")
 ]

@@ -22,7 +22,7 @@ rule table:
         results=str(LAYOUT.root),
         options=TABLE_OPTIONS,
     message:
-        "writing {params.results}/table.md"
+        "writing {params.results}/report.html"
     shell:
         "{params.python:q} -m rankbench.cli table {params.results:q}"
         " {params.options}"

@@ -136,7 +136,7 @@ def print_results(layout: Layout) -> None:
         return
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    facts = layout.table("json", "answer")
+    facts = layout.answer("json")
     if facts.exists():
         print_brief(read_json(facts))
         say("")

@@ -81,7 +81,7 @@ def _read_next(arguments: argparse.Namespace, question: str) -> str:
     """
     if arguments.only:
         raise ValueError("--next and --only: give one of them, not both")
-    path = plan_run(arguments).layout.table("json", "answer")
+    path = plan_run(arguments).layout.answer("json")
     workloads = read_json(path)["workloads"] if path.exists() else ()
     if not workloads:
         said = "has no numbers" if path.exists() else "is missing"

@@ -26,7 +26,7 @@ _README_TEXT = """\
 # Results measured by rankbench
 
 This folder is a bundle: everything that is needed to check a table of results. Begin
-with [table.md](table.md) or `table.html`.
+with [answer.md](answer.md) or `report.html`.
 
 - `rankbench verify FOLDER` compares all files with `manifest.json`, and derives the
   tables again from the plan and the records.
@@ -239,7 +239,7 @@ def _add_run(
     graph: Graph, workflow: str, names: Sequence[str], records: Mapping[str, Record]
 ) -> None:
     """The run of the whole experiment."""
-    tables = [n for n in names if "/" not in n and n.endswith((".csv", ".md"))]
+    tables = [n for n in names if n.startswith(("answer.", "table.", "sections/"))]
     inputs = [_EXPERIMENT, *(["own/"] if "own/" in graph else [])]
     good = any(record["status"] == "ok" for record in records.values())
     starts, ends = (

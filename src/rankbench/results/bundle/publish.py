@@ -21,7 +21,10 @@ BUNDLE, SITE = "results.tar.zst", "site"
 LONGEST_LOG = 64 * 1024
 
 # Files beside the page, and the plots that it shows. All others are in the bundle.
-DOWNLOADS = ("*.csv", "answer.*", "table.md", "table.tex", "plots/*.svg")
+DOWNLOADS = (
+    *("answer.*", "table.csv", "table.md", "table.tex", "sections/*.csv"),
+    "plots/*.svg",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from rankbench import __version__
@@ -34,7 +35,7 @@ from rankbench.results.bundle.signatures import (
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import DamagedFileError, open_folder
 from rankbench.results.read.schema import read_checked
-from rankbench.results.render.files import write_results
+from rankbench.results.render.files import MADE, write_results
 from rankbench.results.sections import METHOD
 
 # Pictures are not compared, but the csv files that they were drawn from.
@@ -42,8 +43,6 @@ _PICTURES = (".svg", ".png")
 
 # Files for programs; the others are for readers.
 _NUMBERS = (".csv", ".json")
-
-_SUFFIXES = (*_PICTURES, *_NUMBERS, ".md", ".tex", ".html")
 
 _MISSING = "is missing: it follows from the records"
 _TOO_MUCH = "is no part of a bundle, or of nothing that was measured"
@@ -152,11 +151,13 @@ def _rederive(
     version, method = maker["rankbench"], maker["method"]
     if version != __version__ or method != METHOD:
         # Any version of rankbench could have made a file of such a name.
-        paths = {name: PurePosixPath(name) for name in derived}
         foreign = {
             name
-            for name, path in paths.items()
-            if str(path.parent) not in (".", "plots") or path.suffix not in _SUFFIXES
+            for name in derived
+            if not any(
+                fnmatchcase(name, one) and name.count("/") == one.count("/")
+                for one in MADE
+            )
         }
         into.findings += [Finding(name, _TOO_MUCH) for name in sorted(foreign)]
         derived = derived - foreign
@@ -168,7 +169,7 @@ def _rederive(
         )
         return
     write_results(read(Layout(anew), strict=True), draw=False)
-    made = set(list_files(anew)[0]) - raw
+    made = set(list_files(anew)[0]) - raw - {*OF_CRATE}
     if version == __version__:
         made |= {
             name.removesuffix(".csv") + suffix

@@ -71,7 +71,7 @@ class Section:
     """Tables and plots that answer one question.
 
     Attributes:
-        name: its files are NAME.csv, NAME.md and NAME.tex.
+        name: its numbers are in sections/NAME.csv.
         title: the heading.
         reading: how to read it, in a sentence or a few.
         order: sections with a smaller number come first; those below 0 come before the
@@ -82,7 +82,6 @@ class Section:
             Documents show those that have a heading, unless the section makes its own
             grids.
         optional: columns that NAME.csv has only if a row has a value there.
-        appendix: whether it is left out of table.md, which then links to NAME.md.
         plots: names of its plots. NAME-of-a-cell belongs to NAME.
     """
 
@@ -93,7 +92,6 @@ class Section:
     make: Callable[[ResultSet], Content | None]
     columns: Columns = field(default_factory=dict)
     optional: Sequence[str] = ()
-    appendix: bool = True
     plots: Sequence[str] = ()
 
     def grids(self, content: Content) -> Sequence[Grid]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from rankbench.record import first_line
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.section import Content, Drawing, Section
-from rankbench.results.elements.text import Grid, Note, Text
+from rankbench.results.elements.text import Grid
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ class DocumentSection:
     Attributes:
         section: what the file declares.
         content: empty if the section could not be made.
+        grids: its tables for readers.
+        frame: its CSV; None if it has none.
         error: why it could not be made; None if it was.
     """
 
     section: Section
     content: Content
+    grids: Sequence[Grid] = ()
+    frame: pd.DataFrame | None = None
     error: str | None = None
 
     @property
@@ -47,15 +52,6 @@ class DocumentSection:
     def reading(self) -> str:
         """How to read it, or why there is nothing to read."""
         return self.error or self.section.reading
-
-    @cached_property
-    def grids(self) -> Sequence[Grid]:
-        return self.section.grids(self.content)
-
-    @property
-    def has_table(self) -> bool:
-        """Whether it has files of its own beside its plots."""
-        return bool(self.section.columns) and self.error is None
 
 
 @dataclass(frozen=True)
@@ -97,10 +93,6 @@ class Document:
         """The text with short names instead of ids."""
         return replace_ids(text, self.names)
 
-    def show(self, text: Text) -> str:
-        """A field with its interval."""
-        return str(text._replace(value=self.name(text.value)))
-
 
 def make_document(
     found: ResultSet, *, report: Callable[[str], None] = print
@@ -130,76 +122,22 @@ def make_document(
 def _make(
     section: Section, found: ResultSet, report: Callable[[str], None]
 ) -> DocumentSection | None:
-    """Make a section, without cells whose records it cannot use; it then names them."""
+    """Make a section, or a line in its place that says why it could not be made."""
     try:
-        return _try(section, found)
+        content = section.make(found)
+        if content is None:
+            return None
+        frame = section.frame(content) if section.columns else None
+        return DocumentSection(section, content, section.grids(content), frame)
     except Exception as error:
+        root = f"{found.layout.root}/"
         said = f"{type(error).__name__}."
-        if isinstance(error, ValueError) and str(found.layout.root) in str(error):
+        if isinstance(error, ValueError) and root in str(error):
             # A file is damaged, and the message names it.
             if found.strict:
                 raise
-            said = _shorten(error, found)
+            said = first_line(str(error).replace(root, ""))
         else:
             report(f"section {section.name}:\n{traceback.format_exc()}")
-        odd = _find_odd(section, found)
-        rest = _leave_out(found, odd)
-        try:
-            made = _try(section, rest) if odd else None
-        except Exception:
-            made = None
-        if made is None:
-            said = f"This section could not be made: {said}"
-            return DocumentSection(section, Content(), error=said)
-    left_out = [Note(name, f"not computed ({why}).") for name, why in odd.items()]
-    return replace(
-        made, content=replace(made.content, notes=[*left_out, *made.content.notes])
-    )
-
-
-def _try(section: Section, found: ResultSet) -> DocumentSection | None:
-    content = section.make(found)
-    if content is None:
-        return None
-    made = DocumentSection(section, content)
-    made.grids  # noqa: B018
-    section.frame(content)
-    return made
-
-
-def _find_odd(section: Section, found: ResultSet) -> dict[str, str]:
-    """Cells for which a section fails even without all others -> the error."""
-    names = [summary.row.id for summary in found.measured]
-    odd = {}
-    for name in names:
-        try:
-            _try(
-                section, _leave_out(found, [other for other in names if other != name])
-            )
-        except Exception as error:
-            odd[name] = f"{type(error).__name__}: {_shorten(error, found)}"
-    return odd
-
-
-def _shorten(error: Exception, found: ResultSet) -> str:
-    """Its message in one line, which names files as they lie in the results."""
-    said = str(error).replace(f"{found.layout.root}/", "")
-    return first_line(said) or "no message"
-
-
-def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
-    """The results without the numbers of these cells."""
-    reason = "its records cannot be shown; the notes say why"
-    lost: dict[str, Any] = {"status": "crashed", "reason": reason, "launches": ()}
-    summaries = [
-        replace(
-            one, row=replace(one.row, **lost), measures=(), disturbed=(), numbers={}
-        )
-        if one.row.id in names
-        else one
-        for one in found.summaries
-    ]
-    rows = tuple(summary.row for summary in summaries)
-    return replace(
-        found, results=replace(found.results, rows=rows), summaries=summaries
-    )
+        said = f"This section could not be made: {said}"
+        return DocumentSection(section, Content(), error=said)

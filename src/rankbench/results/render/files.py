@@ -4,44 +4,58 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from rankbench.record import Layout, write_atomically, write_if_changed
 from rankbench.results.elements.section import Content, Drawing, Section
-from rankbench.results.elements.text import Grid, Note, figures
+from rankbench.results.elements.text import Grid, Note
 from rankbench.results.render.document import (
     Document,
     DocumentSection,
     make_document,
 )
+from rankbench.results.render.formats import (
+    escape_latex,
+    escape_markdown,
+    notes_to_latex,
+    notes_to_markdown,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from rankbench.results.render.html import to_html
-from rankbench.results.render.latex import to_latex
-from rankbench.results.render.markdown import section_to_markdown, to_markdown
 from rankbench.results.render.plots import draw_plots
-from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import ResultSet
 
-# Spreadsheets evaluate fields that begin with these characters.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# What `write_results` makes, as patterns below the result directory. All else there is
+# measured, or says what to measure.
+MADE = (
+    *("README.md", "answer.json", "answer.md", "report.html"),
+    *(f"table.{suffix}" for suffix in ("csv", "html", "md", "tex")),
+    *("sections/*.csv", *(f"plots/*.{suffix}" for suffix in ("csv", "png", "svg"))),
+)
 
-SUFFIXES = ("csv", "md", "tex", "json")
+_README = """\
+# {title}: results of rankbench
+
+- [answer.md](answer.md): what to use, and how sure that is; `answer.json` for programs.
+- [table.md](table.md): every row; also as `.html`, `.tex`, and `.csv` (all columns).
+- [report.html](report.html): answer, table, all sections and plots on one page.
+- `plots/`, `sections/`: each plot with its data, and the numbers of each section.
+- `plan.json`, `requests/`, `records/`: what was planned and measured. All files above
+  follow from these: `rankbench table FOLDER` writes them anew.
+"""
 
 
 def write_results(
-    found: ResultSet,
-    *,
-    plots: bool = True,
-    draw: bool = True,
+    found: ResultSet, *, plots: bool = True, draw: bool = True
 ) -> Document:
-    """Write table.{csv,md,html,tex}, the files of each section, and the plots.
-
-    Files of a section that has nothing to show are removed.
+    """Write what is in `MADE`; files that earlier results had, and these lack, go.
 
     Args:
         found: what was read of a result directory.
@@ -53,24 +67,97 @@ def write_results(
     """
     document = make_document(found, report=lambda text: print(text, file=sys.stderr))
     layout = found.layout
-    texts = {
-        "csv": to_csv(document.table.section.frame(document.table.content)),
-        "md": to_markdown(document),
-        "html": to_html(document, found),
-        "tex": to_latex(document, document.table),
-    }
-    for suffix, text in texts.items():
-        write_if_changed(layout.table(suffix), text.encode())
-    _write_sections(layout, document)
+    drawings = [d for made in document.sections for d in made.content.drawings]
+    written = dict(_make_texts(layout, document, found))
     if plots:
-        drawings = [d for made in document.sections for d in made.content.drawings]
-        for drawing in drawings:
-            text = to_csv(drawing.frame())
-            write_if_changed(layout.plot(drawing.name, "csv"), text.encode())
-        if draw:
-            draw_plots(layout, drawings)
-        _remove_others(layout, {drawing.name for drawing in drawings})
+        data = {layout.plot(d.name, "csv"): to_csv(d.frame()) for d in drawings}
+        written |= data
+    for path, text in written.items():
+        write_if_changed(path, text.encode())
+    if plots and draw:
+        draw_plots(layout, drawings)
+    names = {drawing.name for drawing in drawings}
+    for pattern in MADE:
+        for path in layout.root.glob(pattern):
+            is_plot = path.parent.name == "plots"
+            if (plots and path.stem not in names) if is_plot else path not in written:
+                path.unlink()
     return document
+
+
+def _make_texts(
+    layout: Layout, document: Document, found: ResultSet
+) -> Iterator[tuple[Path, str]]:
+    """Each file but plots, and its text."""
+    table, alone = document.table, replace(document, sections=())
+    yield layout.readme, _README.format(title=escape_markdown(document.title))
+    assert table.frame is not None
+    yield layout.table("csv"), to_csv(table.frame)
+    yield layout.table("md"), _table_to_markdown(document)
+    yield layout.table("tex"), _table_to_latex(document)
+    yield layout.table("html"), to_html(alone)
+    yield layout.report, to_html(document, found)
+    for made in document.sections:
+        content = made.content
+        if made.frame is not None:
+            yield layout.section(made.name), to_csv(made.frame)
+        if content.facts is not None:
+            facts = json.dumps(content.facts, indent=1, allow_nan=False)
+            yield layout.answer("json"), f"{facts}\n"
+            yield layout.answer("md"), _answer_to_markdown(document, made)
+
+
+def _table_to_markdown(document: Document) -> str:
+    table, name = document.table, document.name
+    return _join(
+        f"# {escape_markdown(document.title)}",
+        notes_to_markdown(table.content.before, name),
+        _shared(document),
+        *(
+            part
+            for grid in table.grids
+            for part in (f"## {escape_markdown(grid.title)}", to_markdown(grid, name))
+        ),
+        notes_to_markdown(table.content.notes, name),
+        "All columns: [table.csv](table.csv). What they say: [answer.md](answer.md), "
+        "[report.html](report.html).",
+    )
+
+
+def _answer_to_markdown(document: Document, made: DocumentSection) -> str:
+    return _join(
+        f"# {escape_markdown(document.title)}",
+        notes_to_markdown(made.content.before, document.name),
+        "## In full",
+        _shared(document),
+        notes_to_markdown(made.content.notes, document.name),
+    )
+
+
+def _table_to_latex(document: Document) -> str:
+    table, name = document.table, document.name
+    return _join(
+        "% needs the packages booktabs and graphicx",
+        escape_latex(_shared(document)),
+        *(
+            part
+            for grid in table.grids
+            for part in (
+                rf"\paragraph{{{escape_latex(grid.title)}}}",
+                to_latex(grid, name),
+            )
+        ),
+        notes_to_latex(table.content.notes, name),
+    )
+
+
+def _shared(document: Document) -> str:
+    """What the short names of cells leave out."""
+    return f"All cells: {document.shared}." if document.shared else ""
+
+
+def _join(*parts: str) -> str:
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def write_page(
@@ -85,6 +172,7 @@ def write_page(
         DocumentSection(
             Section(name=name, title=title, reading="", order=0, make=lambda _: None),
             content,
+            content.grids or (),
         )
         for name, title, content in (
             ("rows", table.title, Content(grids=[table], before=notes)),
@@ -94,65 +182,3 @@ def write_page(
     document = Document(title, names={}, shared="", table=rows, sections=[plots])
     write_atomically(path, to_html(document).encode())
     draw_plots(Layout(path.parent), [drawing])
-
-
-def _write_sections(layout: Layout, document: Document) -> None:
-    written = set()
-    for made in document.sections:
-        if not made.has_table:
-            continue
-        written.add(made.name)
-        texts = {
-            "csv": to_csv(made.section.frame(made.content)),
-            "md": section_to_markdown(document, made),
-            "tex": to_latex(document, made),
-        }
-        if made.content.facts is not None:
-            facts = json.dumps(made.content.facts, indent=1, allow_nan=False)
-            texts["json"] = f"{facts}\n"
-        for suffix, text in texts.items():
-            write_if_changed(layout.table(suffix, made.name), text.encode())
-    for name, section in load_sections().items():
-        if section.columns and name not in {"table", *written}:
-            for suffix in SUFFIXES:
-                layout.table(suffix, name).unlink(missing_ok=True)
-
-
-def _remove_others(layout: Layout, there: set[str]) -> None:
-    """Remove plots of earlier results that have nothing to show any more."""
-    families = [name for one in load_sections().values() for name in one.plots]
-    for family in families:
-        for pattern in (f"{family}.*", f"{family}-*.*"):
-            for path in (layout.root / "plots").glob(pattern):
-                if path.stem not in there and path.suffix in (".svg", ".png", ".csv"):
-                    path.unlink()
-
-
-def to_csv(table: pd.DataFrame) -> str:
-    """A table as text that is the same on every machine and safe for spreadsheets.
-
-    Numbers have 4 significant digits.
-    """
-    words = table.select_dtypes(exclude="number")
-    safe = {str(name): _defuse(column) for name, column in words.items()}
-    text: str = table.assign(**safe).to_csv(
-        index=False, float_format=_figures, lineterminator="\n"
-    )
-    return text
-
-
-def _defuse(column: pd.Series) -> pd.Series:
-    """Make text of formulas; look at each text once, because most occur often."""
-    return column.map(
-        {
-            value: f"'{value}"
-            if isinstance(value, str) and value.startswith(_FORMULA)
-            else value
-            for value in column.unique()
-        }
-    )
-
-
-def _figures(value: object) -> str:
-    assert isinstance(value, float)
-    return figures(value)

@@ -1,6 +1,6 @@
-"""table.html and the site: one page, with the table, all plots and all sections.
+"""report.html and the site: one page, with the table, all plots and all sections.
 
-Records never become markup, because the template escapes everything. table.html has no
+Records never become markup, because the template escapes everything. report.html has no
 script. On the site, the tables sort and search by DataTables, which itables brings as
 one file; the policy in the head of the page allows our script by its hash, what it
 starts, and no request.

@@ -53,8 +53,8 @@ SECTION = Section(
     title="Answer",
     reading=(
         "What to use, what cannot be told, and what to launch next. answer.json has "
-        "the same values; answer.csv has the rows that may be the fastest or the "
-        "cheapest, with their ratio to the best."
+        "the same values; sections/answer.csv has the rows that may be the fastest or "
+        "the cheapest, with their ratio to the best."
     ),
     order=-1,
     make=make,
@@ -64,5 +64,4 @@ SECTION = Section(
         "verdict": str,
         "launches": int,
     },
-    appendix=False,
 )

@@ -120,5 +120,4 @@ SECTION = Section(
         "late_phase": str,
         "rounds": str,
     },
-    appendix=False,
 )

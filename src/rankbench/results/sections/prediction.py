@@ -59,7 +59,6 @@ def make(found: ResultSet) -> Content | None:
         grids=show(made, price),
         notes=in_sentences(made),
         drawings=list(draw_panels(found, [_plot(made)])),
-        facts={"predictions": describe(made, price)},
     )
 
 
@@ -252,6 +251,5 @@ SECTION = Section(
         **dict.fromkeys(("cell", "topology", "method", "fitted", "refused"), str),
         **dict.fromkeys(_HEADINGS, Estimate),
     },
-    appendix=False,
     plots=("prediction",),
 )

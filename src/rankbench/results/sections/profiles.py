@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rankbench.record import PROFILE, Layout, Record
+from rankbench.record import PROFILE, Layout, Record, explain_damage
 from rankbench.results.elements import plotting
 from rankbench.results.elements.section import (
     Content,
@@ -41,18 +41,25 @@ class Profile:
     ranks: Sequence[Record]
 
 
-def load_profiles(layout: Layout, rows: Sequence[Row]) -> list[Profile]:
+def load_profiles(
+    layout: Layout, rows: Sequence[Row], damaged: list[ValueError] | None = None
+) -> list[Profile]:
     """The profiles of rows that are ok.
 
+    Args:
+        layout: the result directory.
+        rows: of the plan.
+        damaged: receives what is wrong with damaged records.
+
     Raises:
-        ValueError: a record is damaged; the message names it.
+        ValueError: a record is damaged, and `damaged` is None; the message names it.
     """
     found = []
     for row in rows:
         if row.status != "ok" or row.attempt is None:
             continue
         place = layout.attempt(row.id, row.attempt) / PROFILE
-        for launch in read_launches(place, measured=False):
+        for launch in read_launches(place, measured=False, damaged=damaged):
             if launch.record["status"] == "ok" and launch.record.get("profile"):
                 folder = launch.directory.relative_to(layout.root).as_posix()
                 found.append(Profile(row.id, folder, launch.record["profile"]))
@@ -88,12 +95,18 @@ def make(found: ResultSet) -> Content | None:
     """A row for each operator of each rank of each profile.
 
     Raises:
-        ValueError: a record is damaged; the message names it.
+        ValueError: a record is damaged, and `found` is strict; the message names it.
     """
-    profiles = load_profiles(found.layout, found.results.rows)
-    if not profiles:
+    damaged: list[ValueError] = []
+    profiles = load_profiles(
+        found.layout, found.results.rows, None if found.strict else damaged
+    )
+    if not profiles and not damaged:
         return None
-    rows, traces, grids, notes = [], [], [], []
+    rows, traces, grids = [], [], []
+    notes = [
+        Note("not shown", explain_damage(error, found.layout.root)) for error in damaged
+    ]
     for profile in profiles:
         for rank in profile.ranks:
             operators = list(_list_operators(profile.cell, rank))

@@ -326,7 +326,4 @@ SECTION = Section(
         *("target", "target_s", "target_samples", "mfu_pct"),
         *("estimated_memory_mib", "env", "image", "partition"),
     ],
-    appendix=False,
-    # Version 2 has other reasons for rows that are not measured than version 1. Version
-    # 3 pairs ratios by round, and all efficiencies of a workload have the same base.
 )
