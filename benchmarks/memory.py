@@ -1,7 +1,7 @@
 """The estimated memory of a rank, compared with what its tensors really took.
 
 Ranks train on CPUs over gloo, and torch's profiler counts what its allocator gives to
-each of them. The estimate is that of `rankbench cells --memory`.
+each of them. The estimate is that of `rankbench run -n --memory`.
 The profiler goes on counting what a thread of gloo frees, which rarely happens: a ratio
 that stands alone may come from that.
 

@@ -12,6 +12,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 DEFAULT_EXPERIMENT = "config.yaml"
 DEFAULT_PROFILE = "local_profile"
@@ -116,6 +117,12 @@ def shown(argv: Sequence[str]) -> str:
     """A command as a person would type it in an environment that is activated."""
     words = argv[2:] if list(argv[1:2]) == ["-m"] else argv
     return shlex.join(words)
+
+
+def named_in(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for `rankbench_command` that name the experiment of a plan."""
+    file, site = experiment["file"], experiment.get("site")
+    return {"experiment": file, "override": experiment["override"], "site": site}
 
 
 def rankbench_command(

@@ -173,7 +173,7 @@ class Layout:
     """Paths below the result directory of one experiment (`R` in the documentation).
 
     Attributes:
-        estimates: what `rankbench cells --memory` has found.
+        estimates: what `rankbench run -n --memory` has found.
         experiment: the copy of the experiment file from which the plan was made.
         agenda: the work of the present run: its cells, and the jobs that they share.
     """
@@ -460,16 +460,33 @@ def describe_result(record: Record) -> str:
     """The result of a launch, or the reason of its failure, in a few words."""
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
-    if record["purpose"] == "gate":
+    purpose = record.get("purpose", "measure")
+    if purpose == "gate":
         found = record["gate"]
         share = "lossy, loss within" if found["lossy"] else "as single within"
         return f"{share} {found['loss_error']:.1g}"
-    if record["purpose"] == "profile":
+    if purpose == "profile":
         return "profiled"
     window = max(rank["window_s"] for rank in record["ranks"])
     context = (record.get("cell") or {}).get("context")
     unit = "samples" if context is None else "tokens"
     return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
+
+
+def describe_launch(record: Record, *, is_repeated: bool) -> str:
+    """A line about a launch that has ended.
+
+    Args:
+        is_repeated: whether another launch replaces it.
+    """
+    purpose = record.get("purpose", "measure")
+    name = f"launch {record['launch']}" if purpose == "measure" else purpose
+    parts = [name, describe_result(record)]
+    if seconds := (record.get("seconds") or {}).get("launch"):
+        parts.append(f"{seconds:.1f} s")
+    if purpose == "measure" and (why := disturbances(record)):
+        parts.append(f"disturbed: {why[0]}{', repeated' if is_repeated else ''}")
+    return "  ".join(parts)
 
 
 def minutes(seconds: float) -> str:

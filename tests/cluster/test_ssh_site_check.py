@@ -1,4 +1,4 @@
-"""site-check on hosts by ssh names each planted fault, its host and a remedy."""
+"""`check --site` on hosts by ssh names each planted fault, its host and a remedy."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ else:
 
 
 def check(desk: Desk) -> list[str]:
-    """The faults that site-check finds, but for the machine being busy with tests."""
+    """The faults that it finds, but for the machine being busy with tests."""
     desk.project.experiment(EXPERIMENT, "checked.yaml")
-    process = desk.start("site-check", *desk.experiment("checked"))
+    process = desk.start("check", *desk.experiment("checked"))
     said, _ = process.communicate(timeout=120)
     lines = [line for line in said.splitlines() if line.startswith("FAULT ")]
     assert process.returncode == bool(lines), said

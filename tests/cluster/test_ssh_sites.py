@@ -87,7 +87,7 @@ def test_images_are_copied_once_and_compared(desk, images):
     with open(copy, "r+b") as file:
         file.seek(4096)
         file.write(b"changed")
-    said = desk.rankbench("site-check", *desk.experiment("images"), status=1)
+    said = desk.rankbench("check", *desk.experiment("images"), status=1)
     assert "FAULT node2: " in said
     assert f"{copy.name} is another image (sha256 " in said
     copy.unlink()

@@ -41,7 +41,7 @@ def test_examples_can_be_typed(name):
     assert command.exits.startswith("0")
 
 
-@pytest.mark.parametrize("name", ["rerun", "show", "compare", "images"])
+@pytest.mark.parametrize("name", ["rerun", "status", "compare", "images"])
 def test_options_stand_anywhere(name):
     words = ["a.yaml", "b"]
     option = ["--json"] if name == "compare" else ["--site", "there"]

@@ -149,7 +149,7 @@ def test_training_images_are_normalised(name, root):
 
 @every_prepared
 def test_missing_file_says_what_to_do(name, tmp_path):
-    with pytest.raises(DataError, match=rf"{name}\.npz is missing.*rankbench prepare"):
+    with pytest.raises(DataError, match=rf"{name}\.npz is missing.*run --prepare"):
         data.load(name, tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_prepares_or_says_what_to_do(name, tmp_path, monkeypatch):
         arrays = variants.load("data", name).prepare(tmp_path)
     except DataError as error:
         # The data set may be available here or not; both outcomes are correct.
-        assert "rankbench prepare" in str(error)  # noqa: PT017
+        assert "rankbench run --prepare" in str(error)  # noqa: PT017
     else:
         shape = literal(name, "SHAPE")
         arrays.check(shape)

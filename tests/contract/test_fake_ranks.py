@@ -424,7 +424,7 @@ def test_cells_says_what_fits_without_a_gpu(tmp_path, monkeypatch, capsys):
     Path("profile").mkdir()
     Path("profile/site.yaml").write_text(SITE)
     Path("seven.yaml").write_text(SEVEN)
-    asked = ["cells", "seven.yaml", "--memory", "--site", "profile", "--json"]
+    asked = ["run", "seven.yaml", "-n", "--memory", "--site", "profile", "--json"]
     assert main(asked) == 0
     fsdp, ddp = (one["memory"] for one in json.loads(capsys.readouterr().out)["cells"])
     assert ddp["parts"]["weights"] > 60 * fsdp["parts"]["weights"]
@@ -457,7 +457,7 @@ def test_the_fullest_row_of_the_study_fits_80_gib(tmp_path, monkeypatch, capsys)
     large = SITE.replace("device_memory_gib: 2", "device_memory_gib: 80")
     Path("profile/site.yaml").write_text(large)
     study = str(ROOT / "studies/gpt-scaling.yaml")
-    asked = ["cells", study, "--memory", "--site", "profile", "--json"]
+    asked = ["run", study, "-n", "--memory", "--site", "profile", "--json"]
     assert main([*asked, "--only", "topology=2x8"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["cells"]
     assert row["memory"]["fits"]

@@ -233,8 +233,8 @@ def test_native_rows_and_those_of_images_never_stand_in_one_table(
     (row,) = read_rows(project.root, "one").values()
     assert row["status"] == "ok"
     site.write_text(SITE.format(images=images))
-    cells = project.rankbench("cells", "experiment.yaml").stdout
-    assert row["cell"] in cells.splitlines()  # The cell is the same.
+    cells = project.rankbench("run", "-n", "experiment.yaml").stdout
+    assert row["cell"] in cells  # The cell is the same.
     status = project.rankbench("status", "experiment.yaml").stdout
     assert status.startswith("stale")
 
@@ -270,7 +270,7 @@ def test_named_images_are_probed_once_and_compared(
     project = make_project(open_tmp / "named", digits_file, ordinary_user, own)
     text = NAMED.format(images=images)
     project.experiment(text)
-    cells = project.rankbench("cells", "experiment.yaml").stdout
+    cells = project.rankbench("run", "-n", "experiment.yaml").stdout
     assert "old was not probed yet" in cells
     assert not any(own.iterdir())
 

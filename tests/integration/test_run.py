@@ -641,16 +641,16 @@ def test_phases_agree_with_the_timers_of_ddp(project):
 def test_the_command_line_lists_shows_and_tells_states(measured):
     project = Project(measured)
     given = ("experiment.yaml",)
-    cells = project.rankbench("cells", *given)
+    cells = project.rankbench("run", "-n", *given)
     assert cells.returncode == 0
     assert f"{ONE}\n" in cells.stdout
     status = project.rankbench("status", *given)
     assert status.returncode == 0, status.stdout
     assert f"ok             1/1  {DDP}" in status.stdout
-    shown = project.rankbench("show", *given, DDP)
+    shown = project.rankbench("status", *given, DDP)
     assert "attempt 1 launch 1: ok" in shown.stdout
     assert f"rankbench rerun experiment.yaml {DDP}" in shown.stdout
-    wrong = project.rankbench("show", *given, DDP.replace("gloo", "glo"))
+    wrong = project.rankbench("status", *given, DDP.replace("gloo", "glo"))
     assert wrong.returncode == 2
     assert f"did you mean '{DDP}'" in wrong.stdout
 

@@ -41,7 +41,7 @@ def test_data_by_rankbench_and_by_snakemake(project):
     project.experiment(ONE, "config.yaml")
     file = project.root / "data/digits.npz"
     file.unlink()
-    done = project.rankbench("prepare")
+    done = project.rankbench("run", "--prepare")
     assert done.returncode == 0, done.stdout
     command = "snakemake --profile local_profile --workflow-profile none prepare"
     assert f"$ {command}" in done.stdout
@@ -53,7 +53,7 @@ def test_data_by_rankbench_and_by_snakemake(project):
     assert done.returncode == 0, done.stdout
     assert file.read_bytes() == made
 
-    done = project.rankbench("prepare", "--json")
+    done = project.rankbench("run", "--prepare", "--json")
     assert done.returncode == 0, done.stdout
     facts = json.loads(done.stdout[done.stdout.index("[\n") :])
     assert facts == [{"file": "data/digits.npz", "there": True}]
@@ -74,7 +74,7 @@ def test_targets_that_measure(project):
 
 def test_site_check_by_rankbench_where_there_is_no_cluster(project):
     project.experiment(ONE, "config.yaml")
-    done = project.rankbench("site-check", "--site", "local_profile")
+    done = project.rankbench("check", "--site", "local_profile")
     assert done.returncode == 2
     assert "has no scheduler: there are no hosts to check" in done.stdout
     assert not (project.root / "results").exists()

@@ -56,10 +56,10 @@ def test_a_folder_and_a_bundle_in_place_of_an_experiment(tmp_path, monkeypatch, 
     assert state["rerun"] == f"rankbench rerun {SINGLE['id']}"
     assert str(root / state["log"]) == folder[1][0]["log"]
 
-    assert main(["show", bundle, SINGLE["id"]]) == 0
-    assert f"records   records/{SINGLE['id']}" in capsys.readouterr().out
-    assert main(["show", bundle, "none"]) == 2
-    assert "no cell 'none'" in capsys.readouterr().err
+    assert main(["status", bundle, SINGLE["id"]]) == 0
+    assert f"records          records/{SINGLE['id']}" in capsys.readouterr().out
+    assert main(["status", bundle, "no.ne"]) == 2
+    assert "no cell 'no.ne'" in capsys.readouterr().err
     for command in ("answer", "table"):
         assert say_json(capsys, command, bundle) == say_json(capsys, command, root)
     assert main(["publish", bundle]) == 2
@@ -77,7 +77,9 @@ def test_cells_that_were_not_measured(tmp_path, monkeypatch, capsys):
         "name: small\nstrategy: [single, ddp]\nbackend: [gloo, nccl]\n"
         "topology: [1x1, 1x2]\nlaunches: 2\n"
     )
-    status, found = say_json(capsys, "cells", "--only", "strategy=ddp", "topology=1x2")
+    status, found = say_json(
+        capsys, "run", "-n", "--only", "strategy=ddp", "topology=1x2"
+    )
     assert status == 0
     assert found["experiment"] == "small"
     gloo, nccl = found["cells"]
@@ -94,5 +96,5 @@ def test_cells_that_were_not_measured(tmp_path, monkeypatch, capsys):
     assert by_cell[nccl["cell"]]["status"] == "unsupported"
 
     assert say_json(capsys, "rerun", "--failed") == (0, [])
-    assert main(["show", gloo["cell"], "--json"]) == 2
-    assert f"{gloo['cell']} has no record yet" in capsys.readouterr().err
+    (state,) = say_json(capsys, "status", gloo["cell"])[1]
+    assert (state["status"], state["records"]) == ("not-run", {})

@@ -308,8 +308,8 @@ def test_status_compare_and_answer_go_on_without_the_cell(tmp_path, capsys):
         said = capsys.readouterr()
         assert "single" in said.out
         assert said.err == ""
-    assert main(["show", root, "single.none.1x1.convnet.digits"]) == 0
-    assert main(["show", root, CELL]) == 2
+    assert main(["status", root, "single.none.1x1.convnet.digits"]) == 0
+    assert main(["status", root, CELL]) == 2
     assert str(path) in capsys.readouterr().err
 
 

@@ -231,7 +231,7 @@ def test_missing_originals(tmp_path, name, folder, expected, capsys):
     assert message.count("\n") == 1
     assert str(tmp_path / "raw" / name / folder) in message
     assert expected in message
-    assert "run `rankbench prepare`" in message
+    assert "run `rankbench run --prepare`" in message
 
 
 # The command
@@ -298,7 +298,7 @@ def test_damage_is_found_wherever_it_is(tmp_path):
 def test_truncated_file(root, kept):
     file = data.path("mnist", root)
     file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(DataError, match=r"mnist\.npz is damaged: .*rankbench prepare"):
+    with pytest.raises(DataError, match=r"mnist\.npz is damaged: .*run --prepare"):
         data.load("mnist", root)
 
 

@@ -97,7 +97,7 @@ def test_status_and_show_trust_no_foreign_results(layout, capsys):
     edit_record(layout, **changes)
     asked = Request(attempt=1, launches=1, cell_hash=PLANNED["hash"])
     write_json(layout.request(PLANNED["id"]), asdict(asked))
-    for command in (["status", root], ["show", root, PLANNED["id"]]):
+    for command in (["status", root], ["status", root, PLANNED["id"]]):
         main(command)
         said = capsys.readouterr().out
         assert "?]0;owned??[2J" in said
@@ -135,7 +135,7 @@ def test_status_and_show_refuse_damaged_foreign_results(layout, capsys, name, ch
     write_json(layout.summary(cell), {"attempt": 1, "enough": 1})
     paths = {"request": layout.request(cell), "summary": layout.summary(cell)}
     path = paths.get(name, record_of(layout))
-    status, show = ["status", str(layout.root)], ["show", str(layout.root), cell]
+    status, show = ["status", str(layout.root)], ["status", str(layout.root), cell]
     for command in (status, show):
         assert main(command) == 0
     value = json.loads(path.read_text())

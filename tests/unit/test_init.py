@@ -104,7 +104,7 @@ def test_packages_of_extras(without):
         require("slurm", "results")
 
 
-@pytest.mark.parametrize("command", ["run", "prepare", "images", "site-check"])
+@pytest.mark.parametrize("command", ["run", "run --prepare", "images", "check"])
 @pytest.mark.parametrize(
     ("package", "extra"),
     [("snakemake", "workflow"), ("snakemake-executor-plugin-slurm", "slurm")],
@@ -117,7 +117,7 @@ def test_nothing_begins_without_snakemake(
     (tmp_path / "config.yaml").write_text("name: own\nstrategy: ddp\ntopology: 1x2\n")
     before = sorted(tmp_path.rglob("*"))
     without.add(package)
-    said = cli(command, "--site", "slurm_profile", status=2).err
+    said = cli(*command.split(), "--site", "slurm_profile", status=2).err
     assert f"this needs {package}, which is not installed" in said
     assert f"pip install 'rankbench[{extra}]'" in said
     assert sorted(tmp_path.rglob("*")) == before
@@ -141,7 +141,7 @@ def test_assets_are_found(name):
 def test_init_writes_a_profile_for_hosts(tmp_path, cli):
     folder = tmp_path / "bench"
     assert (
-        "rankbench site-check --site ssh_profile"
+        "rankbench check --site ssh_profile"
         in cli("init", folder, "--ssh", "alpha:2", "beta").out
     )
     facts = read_site(folder / "ssh_profile/site.yaml")
@@ -175,4 +175,4 @@ def test_help_needs_no_package_of_an_extra():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "measure an experiment, and print its table" in done.stdout
+    assert "measure an experiment, and print its answer" in done.stdout

@@ -95,7 +95,7 @@ def test_hosts_that_differ_give_the_least_and_a_note():
     assert batch.notes["nodes"] == "1 more is down"
     assert batch.notes["cores"] == "the least of all hosts; others have 96"
     assert batch.notes["memory"] == "the least of all hosts; others have 512000"
-    assert "site-check" in batch.notes["interface"]
+    assert "check --site" in batch.notes["interface"]
 
 
 def test_hosts_of_the_most_frequent_gpu_count():
@@ -190,7 +190,7 @@ def test_a_profile_is_written_and_a_former_one_is_kept(slurm, cli):
     said = cli("init", "--slurm", "gpu", "--site", "mine")
     assert "* gpu: hosts 2" in said.out
     assert "  closed: not usable: its state is DRAIN" in said.out
-    assert "`rankbench site-check --site mine`" in said.out
+    assert "`rankbench check --site mine`" in said.out
     assert said.err == "wrote mine/config.yaml\nwrote mine/site.yaml\n"
     assert facts_of("mine/site.yaml") == {
         "partition": "gpu",

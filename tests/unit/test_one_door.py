@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rankbench.cli import load_commands, main, read_arguments
-from rankbench.commands import images, prepare, rerun
-from rankbench.commands._base import how_to_continue, plan_run
+from rankbench.commands import images, rerun, run
+from rankbench.commands._base import how_to_continue, plan_run, resolve
 
 pytestmark = pytest.mark.unit
 
@@ -75,15 +75,14 @@ def test_what_continues_a_rerun_asks_for_no_other_attempt():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["cells"],
         ["status"],
-        ["prepare"],
+        ["run", "--prepare"],
         ["images"],
         ["run"],
         ["run", "-n"],
         ["table"],
         ["publish"],
-        ["site-check"],
+        ["check"],
         ["rerun", "--failed"],
     ],
 )
@@ -106,6 +105,35 @@ def test_results_need_no_experiment(folder, command, options, cli):
     assert not list((folder / "results").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cells"], "`rankbench cells` is spelled `rankbench run -n`"),
+        (["show", "x"], "is spelled `rankbench status CELL`"),
+        (["rum"], "rum: no such command: did you mean 'run'?"),
+        (["status", "--overide", "x"], "--overide: did you mean --override?"),
+        (["run", "--launches", "2"], "launches is a key of the experiment file"),
+        (["run", "mien"], "mien does not exist (experiments and results here: config"),
+        (["run", "confg.yaml"], "does not exist: did you mean config.yaml?"),
+        (["status", "smal"], "smal does not exist"),
+        (["run", "results/small"], "is a result folder: name the experiment file"),
+    ],
+)
+def test_what_was_meant(folder, words, said, cli):
+    (folder / "results/small").mkdir(parents=True)
+    (folder / "results/small/plan.json").touch()
+    assert said in cli(*words, status=2).err
+
+
+def test_short_names_of_experiments_and_results(folder, cli):
+    assert resolve("config") == "config.yaml"
+    cli("run", "config", "-n")
+    (folder / "results/small").mkdir(parents=True)
+    (folder / "results/small/plan.json").touch()
+    for given in ("small", "results/small", "results/small/table.csv"):
+        assert resolve(given) == "results/small"
+
+
 def test_images_are_tested_or_shown_or_built(folder, cli):
     assert (
         "--test and --show"
@@ -126,8 +154,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
 
 
 def test_prepare_asks_snakemake(folder, monkeypatch):
-    given = asked(monkeypatch, prepare)
-    assert main(["prepare", "--only", "strategy=single"]) == 0
+    given = asked(monkeypatch, run)
+    assert main(["run", "--prepare", "--only", "strategy=single"]) == 0
     (argv,) = given
     assert argv[0] == sys.executable
     assert argv[1:5] == ["-m", "snakemake", "--profile", "local_profile"]
@@ -193,7 +221,7 @@ def test_images_of_an_experiment_and_by_name(folder, monkeypatch, capsys):
 
 
 def test_the_hosts_of_a_site_without_a_scheduler(folder, cli):
-    said = cli("site-check", "--site", "local_profile", status=2).err
+    said = cli("check", "--site", "local_profile", status=2).err
     assert "local_profile/site.yaml has no scheduler" in said
     assert "--site slurm_profile" in said
 
@@ -225,7 +253,7 @@ def test_bash_completes_commands_and_options(tmp_path):
         return set(done.stdout.split())
 
     assert complete("rankbench", "st") == {"status"}
-    assert {"predict", "prepare", "publish"} == complete("rankbench", "p")
+    assert complete("rankbench", "re") == {"rerun", "replay"}
     assert complete("rankbench", "status", "--ov") == {"--override"}
     commands = {command.name for command in load_commands()}
     assert commands <= complete("rankbench", "")
@@ -236,4 +264,4 @@ def test_completion_of_other_shells(shell, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--print-completion", shell])
     assert ended.value.code == 0
-    assert "site-check" in capsys.readouterr().out
+    assert "rerun" in capsys.readouterr().out

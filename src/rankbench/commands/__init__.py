@@ -4,15 +4,11 @@
 # imports no command, because imports take time.
 COMMANDS = {
     "init": ("set up", "write a new project folder, or site.yaml of a cluster"),
-    "check": ("set up", "check a model, data set or script of your own"),
-    "site-check": ("set up", "check whether site.yaml describes the hosts correctly"),
+    "check": ("set up", "check an experiment, a file of your own, or a site"),
     "images": ("set up", "build, test or show images"),
-    "prepare": ("set up", "make the data files of an experiment"),
-    "cells": ("measure", "list the cells, and why some cannot run here"),
     "run": ("measure", "measure an experiment, and print its answer and table"),
     "rerun": ("measure", "measure cells again, and write the table"),
     "status": ("measure", "show the state of every cell, or everything about one"),
-    "show": ("measure", "show everything about one cell"),
     "answer": ("read", "say what to use, how sure that is, what to measure next"),
     "table": ("read", "write tables and plots from plan and records"),
     "predict": ("read", "what topologies that were not measured would give"),
@@ -26,4 +22,9 @@ COMMANDS = {
 }
 
 # Name that somebody may try -> how it is spelled.
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "cells": "run -n",
+    "prepare": "run --prepare",
+    "show": "status CELL",
+    "site-check": "check --site DIR",
+}

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rankbench.commands._extras import require
 from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
     DEFAULT_PROFILE,
+    named_in,
     rankbench_command,
     snakemake_argv,
 )
@@ -45,7 +47,11 @@ def plan_run(
     Raises:
         ValueError: the input is wrong; the message explains the error.
     """
-    arguments.experiment = arguments.experiment or DEFAULT_EXPERIMENT
+    arguments.experiment = resolve(arguments.experiment or DEFAULT_EXPERIMENT)
+    if Path(arguments.experiment).is_dir():
+        raise ValueError(
+            f"{arguments.experiment} is a result folder: name the experiment file"
+        )
     site = find_profile(arguments)
     config = _config_of(arguments)
     from rankbench.project import open_run
@@ -78,7 +84,6 @@ def _only(arguments: argparse.Namespace) -> str | None:
 
 def _config_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of a command as `project.open_run` and Snakemake take them."""
-    # `rankbench table` has another `more`, which is empty here.
     rerun, more = (getattr(arguments, key, None) or None for key in ("rerun", "more"))
     config = {
         "experiment": arguments.experiment,
@@ -113,14 +118,49 @@ def require_workflow(run: Run, *extras: str) -> None:
     require("workflow", *executor, *extras)
 
 
+def resolve(given: str) -> str:
+    """The experiment file, result folder or bundle that somebody means.
+
+    Such as mine.yaml by `mine`, results/mine by `mine`, or by a file in that folder.
+
+    Raises:
+        ValueError: there is none; the message names those that are there.
+    """
+    path, has_suffix = Path(given), given.endswith((".yaml", ".yml", ".zst"))
+    if path.is_dir() or (has_suffix and path.exists()):
+        return given
+    results = [folder for folder in path.parents if (folder / "plan.json").exists()]
+    meant = [Path(f"{given}.yaml"), Path("results", given), *results[:1]]
+    if found := [each for each in meant if each.exists()]:
+        return str(found[0])
+    here = [*map(str, sorted(Path().glob("*.yaml"))), *sorted(_list_results())]
+    near = get_close_matches(given, here, 1)
+    raise ValueError(
+        f"{given} does not exist"
+        + (f": did you mean {near[0]}?" if near else "")
+        + f" (experiments and results here: {', '.join(here) or 'none'})"
+    )
+
+
+def _list_results() -> Iterator[str]:
+    return (str(plan.parent) for plan in Path().glob("results/*/plan.json"))
+
+
 def shift_experiment(arguments: argparse.Namespace, rest: str) -> None:
-    """Move the first positional argument to the others if it is no experiment.
+    """Move the first positional argument to the others if it is one of them.
 
     Args:
-        rest: destination of the others, such as ids of cells.
+        rest: destination of the others: `cells`, whose ids have dots, or `name`.
     """
-    first = arguments.experiment
-    if first is not None and not first.endswith((".yaml", ".yml")):
+    if (first := arguments.experiment) is None:
+        return
+    try:
+        resolve(first)
+    except ValueError:
+        if first.endswith((".yaml", ".yml", ".zst")) or "/" in first:
+            raise
+        if rest == "cells" and "." not in first:
+            raise
         setattr(arguments, rest, [first, *getattr(arguments, rest)])
         arguments.experiment = None
 
@@ -129,10 +169,13 @@ def names_results(arguments: argparse.Namespace) -> bool:
     """Whether WHAT is a result folder or a bundle, and not an experiment.
 
     Raises:
-        ValueError: it is, but an option of an experiment is given as well.
+        ValueError: it does not exist; or it is, but an option of an experiment is given
+            as well.
     """
-    what = arguments.experiment
-    if what is None or not (Path(what).is_dir() or what.endswith(".zst")):
+    if arguments.experiment is None:
+        return False
+    what = arguments.experiment = resolve(arguments.experiment)
+    if not (Path(what).is_dir() or what.endswith(".zst")):
         return False
     options = ("override", "site")
     if given := [f"--{o}" for o in options if getattr(arguments, o) is not None]:
@@ -190,9 +233,7 @@ def open_cells(
         value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
         plan = parse_plan(value, layout.plan)
         arguments.unpacked = layout.root if is_packed else None
-        arguments.experiment = plan.experiment["file"]
-        arguments.override = plan.experiment["override"]
-        arguments.site = scheduler_of(plan.site).profile
+        vars(arguments).update(named_in(plan.experiment))
         cells = select_cells(plan, _only(arguments))
         for cell in cells:
             try:

@@ -76,7 +76,7 @@ class Command:
 declared: dict[str, Command] = {}
 
 _SHORT = {"--dry-run": ("-n",)}
-_DESTINATIONS = {"WHAT": "experiment"}
+_DESTINATIONS = {"WHAT": "experiment", "CHECKED": "experiment"}
 
 
 def command(
@@ -140,11 +140,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "EXPERIMENT": _row("experiment file (config.yaml)", nargs="?"),
     "WHAT": _row("experiment file (config.yaml), result folder, or bundle", nargs="?"),
     "MORE": _row("further result folders or bundles", nargs="*"),
-    "CELL": _row("id of a cell (`rankbench cells` lists them)"),
     "CELLS": _row("ids of cells", nargs="*"),
+    "CHECKED": _row("experiment file (config.yaml), or a Python file", nargs="?"),
     "NAME": _row("an image, such as gloo-cpu", nargs="*"),
     "FOLDER": _row("a new folder, or an empty one", type=Path, nargs="?"),
-    "FILE": _row("a Python file", type=Path),
     "BASELINE": _row("result folder, bundle, baseline, or CSV of numbers", type=Path),
     "RESULTS": _row("result folder, or bundle", type=Path),
     "OLD": _row("result folder, bundle, or baseline", type=Path),
@@ -161,10 +160,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--only": _row(
         "only cells that match all of these; A,B matches A or B", "KEY=A,B", nargs="+"
     ),
-    "--memory": _switch("estimate memory and communication of a step, without a GPU"),
+    "--memory": _switch("with -n: estimate memory and communication of a step"),
     "--fit": _row(
-        "find the largest value that fits on the devices", choices=("batch_size",)
+        "with -n: find the largest that fits on the devices", choices=("batch_size",)
     ),
+    "--prepare": _switch("only make the data files, such as before the network goes"),
     "--dry-run": _switch("preview the run; write nothing"),
     "--next": _row(
         "only launches that settle a question: fastest, cheapest or scaling",

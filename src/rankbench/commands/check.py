@@ -10,31 +10,79 @@ from typing import Any
 
 import yaml
 
-from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.commands._base import argv_for, plan_run, require_workflow
+from rankbench.commands._execute import run_target
+from rankbench.commands._options import (
+    FINDING,
+    OK,
+    command,
+    print_json,
+    print_result,
+)
+from rankbench.invocation import named_in, rankbench_command
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.own_files import Check, unlisted_files
+from rankbench.project import Run, make_preview
+from rankbench.project.jobs import why_too_long
 from rankbench.say import say
+from rankbench.schedulers import scheduler_of
 
 
 @command(
-    options="FILE --data --option",
+    options="CHECKED --override --site --data --option",
     examples=(
+        "check mine.yaml",
+        "check --site slurm_profile",
         "check net.py --option width=64 --data ./corpus.py",
         "check net.py --json",
     ),
-    exits="0 well, 1 a check failed, 2 bad input",
-    json_holds="the kind of the file, and each check with its result",
+    exits="0 well, 1 a check failed or no cell can run, 2 bad input",
+    json_holds="what was checked, and what was found",
 )
 def check(arguments: argparse.Namespace) -> int:
-    """Check a model, a data set or a training script of your own before you measure
-    with it. The file of a model or of a data set is imported and run here; a script
-    is only read. docs/your-own-model.md explains it.
-
-    Raises:
-        ValueError: it cannot be read, or is of no known kind.
+    """Check before you measure. An experiment: which of its cells can run here. A
+    model, a data set or a training script of your own: the file of a model or of a
+    data set is imported and run here, a script is only read (docs/your-own-model.md).
+    With --site, inspect the hosts of a cluster in a short job, and print where they
+    differ from site.yaml, and how to correct it.
     """
-    own = describe_file(arguments.file)
+    given, site = arguments.experiment, arguments.site
+    if given and given.endswith(".py"):
+        return _check_file(describe_file(Path(given)), arguments)
+    run = plan_run(arguments)
+    has_hosts = scheduler_of(run.plan.site).has_hosts
+    if site and not (has_hosts or given):
+        raise ValueError(
+            f"{site}/site.yaml has no scheduler: there are no hosts to check; give "
+            "the profile of a cluster, such as --site slurm_profile"
+        )
+    if site and has_hosts:
+        return _check_hosts(run, arguments)
+    preview = make_preview(run)
+    lines = preview.lines()
+    if run.feasible:
+        named = named_in(run.plan.experiment)
+        lines.append(f"to measure: {rankbench_command('run', **named)}")
+    facts = {"experiment": run.plan.name, **preview.facts()}
+    print_result(arguments, facts, "\n".join(lines))
+    return OK if run.feasible else FINDING
+
+
+def _check_hosts(run: Run, arguments: argparse.Namespace) -> int:
+    require_workflow(run)
+    status = run_target(argv_for(arguments, "site_check"))
+    if why := why_too_long(run):
+        say(f"FAULT {why}", aside=True)
+        status = status or FINDING
+    if arguments.json:
+        print_json({"well": status == OK})
+    return status
+
+
+def _check_file(own: OwnFile, arguments: argparse.Namespace) -> int:
+    """Check a model, a data set, a strategy or a script of the user's own."""
     checks = _run(own, arguments)
+    well = all(c.well is not False for c in checks)
     needs = {key: value for c in checks for key, value in c.needs.items()}
     missing = {k: v for k, v in needs.items() if own.facts.get(k, v) != v}
     if arguments.json:
@@ -43,17 +91,18 @@ def check(arguments: argparse.Namespace) -> int:
             for c in checks
         ]
         print_json({"file": str(own.path), "kind": own.key, "checks": found})
-    else:
-        word, more = _KINDS[own.key]
-        say(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
-        for c in checks:
-            unsure = "unsupported" if own.key != "script" else "to do"
-            result = {True: "ok", False: "FAILED", None: unsure}[c.well]
-            say(f"  {c.name:<12} {result:<12} {c.said}")
-        if missing:
-            say(f"declare in the file what was found: NEEDS = {missing}")
-        say(f"in an experiment: {own.key}: ./{own.path.name}{more}")
-    return FINDING if any(c.well is False for c in checks) else OK
+        return OK if well else FINDING
+    word, more = _KINDS[own.key]
+    say(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
+    for c in checks:
+        unsure = "unsupported" if own.key != "script" else "to do"
+        result = {True: "ok", False: "FAILED", None: unsure}[c.well]
+        say(f"  {c.name:<12} {result:<12} {c.said}")
+    # What a failed check seems to need is a fault of the file, not a fact about it.
+    if missing and well:
+        say(f"declare in the file what was found: NEEDS = {missing}")
+    say(f"in an experiment: {own.key}: ./{own.path.name}{more}")
+    return OK if well else FINDING
 
 
 # Key of an experiment -> what its file is, and what else to know about the key.
@@ -61,7 +110,10 @@ _KINDS = {
     "model": ("model", "; the gate then checks each strategy"),
     "data": ("data set", ""),
     "strategy": ("strategy", "; the gate then checks it"),
-    "script": ("training script", ", with args, samples_per_step, steps"),
+    "script": (
+        "training script (a model defines build, a data set SHAPE)",
+        ", with args, samples_per_step, steps",
+    ),
 }
 
 

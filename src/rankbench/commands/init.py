@@ -83,7 +83,7 @@ def init(arguments: argparse.Namespace) -> int:
     say(
         f"next: {enter}edit config.yaml (the experiment) and "
         f"{profile or 'local_profile'}/site.yaml ({what});\n"
-        + (f"`rankbench site-check{option}` checks the hosts,\n" if option else "")
+        + (f"`rankbench check{option}` checks the hosts,\n" if option else "")
         + f"`rankbench run -n{option}` shows what would run, `rankbench run{option}` "
         "measures it\n"
         f"schemas with all keys of both files: {find_asset('workflow/schemas')}"

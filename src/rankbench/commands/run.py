@@ -5,17 +5,27 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from rankbench.commands._base import (
     argv_for,
     describe_states,
     plan_run,
+    require_workflow,
 )
-from rankbench.commands._execute import execute, states_of
+from rankbench.commands._execute import execute, run_target, states_of
+from rankbench.commands._memory import (
+    NOT_KNOWN,
+    Estimate,
+    describe_estimate,
+    estimate_cells,
+    fit_batch,
+)
 from rankbench.commands._options import OK, command, print_json, print_result
 from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
-from rankbench.project import Run, make_preview
+from rankbench.project import Preview, Run, make_preview
+from rankbench.project.jobs import data_files
 from rankbench.record import read_json
 from rankbench.say import say
 
@@ -32,44 +42,91 @@ _OWN = {
 
 
 @command(
-    options="EXPERIMENT --override --site --only --dry-run --next --verbose --no-plots",
+    options="EXPERIMENT --override --site --only --dry-run --memory --fit "
+    "--prepare --next --verbose --no-plots",
     examples=(
         "run -n",
+        "run studies/gpt-scaling.yaml -n --memory",
         "run scaling.yaml --only strategy=ddp topology=1x2",
-        "run studies/lenet-mnist-workers.yaml --override laptop",
         "run --site slurm_profile -- --jobs 10",
         "run --next fastest",
-        "run --json",
+        "run --prepare --json",
     ),
     exits="0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted",
-    json_holds="the state of each cell (with -n, a preview); the progress goes to "
-    "stderr",
+    json_holds="the state of each cell (with -n: the cells and what would run); the "
+    "progress goes to stderr",
 )
 def measure(arguments: argparse.Namespace) -> int:
-    """Measure the pending launches of an experiment, and write its table and plots.
-    Snakemake runs the jobs; its command is printed, and its output goes to a log.
-    Options for Snakemake follow after two dashes. After an interruption, run the
+    """Measure what is missing or stale of an experiment, and write its table and
+    plots. Snakemake runs the jobs; its command is printed, and its output goes to a
+    log. Options for Snakemake follow after two dashes. After an interruption, run the
     command again to continue: finished launches are kept.
     """
+    looks = arguments.dry_run or arguments.memory or arguments.fit
     check_flags(arguments.snakemake)
+    if arguments.prepare:
+        return _prepare(arguments)
     if arguments.next is not None:
         question = arguments.next or "fastest"
         arguments.more = _read_next(arguments, question)
         if not arguments.more:
             say(f"nothing to launch: no launch would settle {question}")
             return OK
-    starts = not arguments.dry_run
-    run = plan_run(arguments, write=starts, probe=starts)
+    run = plan_run(arguments, write=not looks, probe=not looks)
     argv = argv_for(arguments, *arguments.snakemake)
     preview = make_preview(run)
-    if arguments.dry_run:
-        facts = {"command": shown(argv), **preview.facts()}
-        text = "\n".join([*preview.lines(), f"$ {shown(argv)}"])
-        print_result(arguments, facts, text)
-        return OK
+    if looks:
+        return _look(arguments, run, preview, argv)
     say(*preview.lines(), aside=True)
     status = execute(run, argv, arguments)
     show_end(run, arguments)
+    return status
+
+
+def _look(
+    arguments: argparse.Namespace, run: Run, preview: Preview, argv: Sequence[str]
+) -> int:
+    """Print what would run, and what is estimated of the cells."""
+    estimates: dict[str, Estimate] = {}
+    if arguments.memory or arguments.fit:
+        estimates = estimate_cells(run, run.chosen)
+    batches: dict[str, int | None] = {}
+    if arguments.fit:
+        known = [cell for cell in run.chosen if "unknown" not in estimates[cell.id]]
+        batches = {cell.id: fit_batch(run, cell) for cell in known}
+    cells, lines = [], preview.lines(measured=True)
+    for cell in run.chosen:
+        about: dict[str, Any] = {
+            "cell": cell.id,
+            "fields": cell.cell.to_dict(),
+            "unsupported": cell.infeasible,
+            "marks": cell.marks,
+            "image": cell.image,
+            "launches_to_come": preview.pending.get(cell.id, 0),
+        }
+        if estimates:
+            about["memory"] = estimates[cell.id]
+            said = describe_estimate(estimates[cell.id])
+            lines += [cell.id, *(f"    {line}" for line in said)]
+        if arguments.fit:
+            largest = about["largest_batch"] = batches.get(cell.id)
+            lines.append(f"    largest batch_size that fits: {largest or 'none'}")
+        cells.append(about)
+    lines += [NOT_KNOWN] if estimates else []
+    facts = {"experiment": run.plan.name, "command": shown(argv), **preview.facts()}
+    text = "\n".join([*lines, f"$ {shown(argv)}"])
+    print_result(arguments, {**facts, "cells": cells}, text)
+    return OK
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    """Make the data files that the cells read."""
+    run = plan_run(arguments)
+    require_workflow(run)
+    status = run_target(argv_for(arguments, "prepare"))
+    if arguments.json:
+        files = data_files(run).values()
+        print_json([{"file": str(f), "there": f.exists()} for f in files])
     return status
 
 

@@ -3,45 +3,101 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rankbench.commands._base import describe_states, open_cells
+from rankbench.cell import spell_value
+from rankbench.commands._base import (
+    describe_states,
+    name_path,
+    open_cells,
+    shift_experiment,
+)
 from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.matrix.selection import find_cell
+from rankbench.plan import PlannedCell
+from rankbench.project import Run
 from rankbench.project.status import State, find_state
-from rankbench.record import explain_damage
+from rankbench.record import (
+    Record,
+    describe_launch,
+    explain_damage,
+    read_attempt,
+    repeated,
+)
 from rankbench.say import say
 
 
 @command(
-    options="WHAT --override --site --only",
+    options="WHAT CELLS --override --site --only",
     examples=(
         "status",
         "status scaling.yaml --site slurm_profile",
+        "status ddp.gloo.1x2.convnet.digits",
         "status results/quickstart/results.tar.zst --json",
     ),
     exits="0, 1 if a cell has failed, 2 on bad input",
-    json_holds="the state of each cell, its log, the command that reruns it",
+    json_holds="the state of each cell, its log, the command that reruns it; of cells "
+    "that are named also their launches",
 )
 def show_status(arguments: argparse.Namespace) -> int:
     """Print the state of every cell, also during a run: its launches, why it
-    failed, its job and hosts, its log, and the command that measures it again. A
-    result folder or a bundle needs no experiment; then only its records count, and
-    no queue.
+    failed, its job and hosts, its log, and the command that measures it again. Of
+    cells that are named, print everything: their fields, and each launch of each
+    attempt. A result folder or a bundle needs no experiment; then only its records
+    count, and no queue.
     """
+    shift_experiment(arguments, "cells")
+    if arguments.cells and arguments.only:
+        raise ValueError("ids of cells and --only: give one of them, not both")
     with open_cells(arguments) as (run, jobs):
+        cells = [find_cell(run.plan, name) for name in arguments.cells] or run.chosen
         states = {
             cell.id: State("stale", "", explain_damage(damage, run.layout.root), "")
             if (damage := arguments.damaged.get(cell.id))
             else find_state(run.plan, run.layout, cell, jobs.get(cell.id))
-            for cell in run.chosen
+            for cell in cells
         }
         rows = describe_states(run, states, arguments)
-    if arguments.json:
-        print_json(rows)
-    else:
-        for row in rows:
-            reason = f"  {row['reason']}" if row["reason"] else ""
-            say(f"{row['status']:<12} {row['launches']:>5}  {row['cell']}{reason}")
-            if row["where"]:
-                say(f"{'':18}  {row['where']}; log: {row['log']}")
-                say(f"{'':18}  again: {row['rerun']}")
+        if arguments.cells:
+            for cell, row in zip(cells, rows, strict=True):
+                row["records"] = _read_attempts(run, cell, arguments)
+        if arguments.json:
+            print_json(rows)
+        else:
+            for cell, row in zip(cells, rows, strict=True):
+                say(*_describe(row, run, cell, arguments))
     return FINDING if any(state.has_failed for state in states.values()) else OK
+
+
+def _read_attempts(
+    run: Run, cell: PlannedCell, arguments: argparse.Namespace
+) -> dict[int, Sequence[Record]]:
+    """The records of each attempt of a cell."""
+    if damage := arguments.damaged.get(cell.id):
+        raise damage
+    return {
+        number: read_attempt(run.layout.attempt(cell.id, number))
+        for number in run.layout.attempts(cell.id)
+    }
+
+
+def _describe(
+    row: dict[str, Any], run: Run, cell: PlannedCell, arguments: argparse.Namespace
+) -> Iterator[str]:
+    """Lines about a cell; all about it if its launches were read."""
+    reason = f"  {row['reason']}" if row["reason"] else ""
+    yield f"{row['status']:<12} {row['launches']:>5}  {row['cell']}{reason}"
+    if row["where"]:
+        yield f"{'':18}  {row['where']}; log: {row['log']}"
+        yield f"{'':18}  again: {row['rerun']}"
+    if "records" not in row:
+        return
+    for key, value in {**cell.cell.fields, "hash": cell.hash}.items():
+        yield f"  {key:<16} {spell_value(value)}"
+    for number, records in row["records"].items():
+        replaced = list(map(id, repeated(records)))
+        for record in records:
+            said = describe_launch(record, is_repeated=id(record) in replaced)
+            yield f"  attempt {number}  {said}  ({record['started']})"
+    yield f"  records          {name_path(run.layout.records / cell.id, arguments)}"

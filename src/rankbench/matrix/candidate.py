@@ -21,7 +21,7 @@ class Candidate:
     Attributes:
         image: name and flavour of the image for the ranks; None if they run natively.
         no_place: the reason why neither an image nor the machine fits, or None.
-        estimate: what `rankbench cells --memory` found of the cell; None: not asked.
+        estimate: what `rankbench run -n --memory` found of the cell; None: not asked.
     """
 
     cell: Cell

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankbench.cell import Cell, spell_value
+from rankbench.invocation import named_in, rankbench_command
 from rankbench.matrix.schema import did_you_mean
 from rankbench.plan import Plan, PlannedCell
 
@@ -103,7 +104,8 @@ def find_cell(plan: Plan, cell_id: str) -> PlannedCell:
     if cell_id not in plan.cells:
         raise ValueError(
             f"no cell {cell_id!r} in the experiment {plan.name}"
-            f"{did_you_mean(cell_id, plan.cells)} (`rankbench cells` lists them)"
+            f"{did_you_mean(cell_id, plan.cells)} "
+            f"(`{rankbench_command('status', **named_in(plan.experiment))}` lists them)"
         )
     return plan.cells[cell_id]
 

@@ -4,12 +4,13 @@ Only this package, `commands` and `cli` know more than one room.
 """
 
 from rankbench.project.jobs import find_pending
-from rankbench.project.preview import make_preview
+from rankbench.project.preview import Preview, make_preview
 from rankbench.project.run import Run, open_run, reopen_run
 from rankbench.project.start import BEGUN, begin, has_begun
 
 __all__ = [
     "BEGUN",
+    "Preview",
     "Run",
     "begin",
     "find_pending",

@@ -59,18 +59,20 @@ class Preview:
     apart: Sequence[str] = ()
     too_long: str | None = None
 
-    def lines(self) -> list[str]:
-        """The preview as lines of text."""
+    def lines(self, *, measured: bool = False) -> list[str]:
+        """The preview as lines of text, with the measured cells if they are wanted."""
         infeasible = [c for c in self.chosen if c.infeasible]
         pending = [c for c in self.chosen if c.id in self.pending]
-        done = len(self.chosen) - len(infeasible) - len(pending)
+        done = [c.id for c in self.chosen if not (c.infeasible or c.id in self.pending)]
         text = [
-            f"{len(self.chosen)} cells: {len(pending)} to measure, {done} measured, "
-            f"{len(infeasible)} that cannot run here"
+            f"{len(self.chosen)} cells: {len(pending)} to measure, "
+            f"{len(done)} measured, {len(infeasible)} that cannot run here"
         ]
         if pending:
             text += self._cost(pending)
             text += _listed("to measure:", [self._describe(c) for c in pending])
+        if measured and done:
+            text += _listed("measured:", done)
         if self.images:
             made = [f"{name}  {reason}" for name, reason in self.images.items()]
             text += _listed("images to make:", made)
@@ -138,7 +140,7 @@ class Preview:
         if unknown:
             lines.append(
                 f"nobody knows whether {len(unknown)} of them fit the memory of a GPU: "
-                "rankbench cells --memory estimates it"
+                "rankbench run -n --memory estimates it"
             )
         if self.in_rounds:
             lines.append("in rounds: launches of the cells take turns in random order")

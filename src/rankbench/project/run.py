@@ -242,6 +242,8 @@ def open_run(
         images={name: image.describe() for name, image in images.items()},
         estimates=mark_measured(read_estimates(layout, code), layout),
     )
+    # Commands that documents print name it.
+    plan.experiment["site"] = os.fspath(profile)
     given = [key for key in ("only", "rerun", "more") if config.get(key)]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)}: give one of them, not both")

@@ -18,13 +18,11 @@ from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import claim_next, open_claims
 from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.launch.process.supervise import run_launch
-from rankbench.launch_spec import MEASURE
 from rankbench.record import (
     CURED_BY_NEXT_RUN,
     Record,
     Verdict,
-    describe_result,
-    disturbances,
+    describe_launch,
     minutes,
     repeated,
     round_of,
@@ -208,17 +206,12 @@ class Rounds:
 
     def _describe(self, record: Record) -> str:
         """A line about the launch that has just ended, and the time that is left."""
-        verdict = self.verdicts[record["cell_id"]]
-        purpose = record["purpose"]
-        name = f"launch {record['launch']}" if purpose == MEASURE else purpose
-        parts = [
-            f"{record['cell_id']}  {name}",
-            f"{verdict.ok}/{verdict.wanted} ok",
-            describe_result(record),
-            f"{self._seconds[-1]:.1f} s",
-        ]
-        if purpose == MEASURE and (why := disturbances(record)):
-            parts.append(f"disturbed: {why[0]}")
+        name = record["cell_id"]
+        verdict = self.verdicts[name]
+        again = repeated(self.attempts[name].measured.records)
+        is_repeated = record["launch"] in [one["launch"] for one in again]
+        said = describe_launch(record, is_repeated=is_repeated)
+        parts = [name, f"{verdict.ok}/{verdict.wanted}", said]
         unfinished = [v for v in self.verdicts.values() if not v.complete]
         if left := sum(verdict.wanted - verdict.ok for verdict in unfinished):
             seconds = left * fmean(self._seconds)

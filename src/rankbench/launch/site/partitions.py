@@ -123,7 +123,8 @@ def parse_partitions(
             facts["account"] = account
         if qos := _names(fields, "AllowQos"):
             notes["qos"] = f"the partition takes only {_shorten(qos)}"
-        notes["interface"] = "Slurm does not know it; `rankbench site-check` lists them"
+        listed = "`rankbench check --site DIR` lists them"
+        notes["interface"] = f"Slurm does not know it; {listed}"
         found.append(
             Partition(
                 name,

@@ -88,7 +88,7 @@ def read_arrays(path: Path, shape: Mapping[str, int]) -> Arrays:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: run `rankbench prepare`") from None
+        raise DataError(f"{path} is missing: run `rankbench run --prepare`") from None
     except OSError as error:
         raise DataError(f"{path} cannot be opened: {error.strerror}") from error
     with file:
@@ -101,7 +101,7 @@ def read_arrays(path: Path, shape: Mapping[str, int]) -> Arrays:
             # each raises other exceptions.
             reason = first_line(str(error)) or type(error).__name__
             raise DataError(
-                f"{path} is damaged: {reason}: delete it and run `rankbench prepare`"
+                f"{path} is damaged: {reason}: delete it; `rankbench run --prepare`"
             ) from error
     return arrays
 
@@ -114,7 +114,7 @@ def source_error(
     return DataError(
         f"{name} cannot be prepared from {folder}: {reason.rstrip('.')}. Expected "
         f"there: {expected}. Delete damaged files, copy the files from a machine that "
-        "can download them, and run `rankbench prepare`"
+        "can download them, and run `rankbench run --prepare`"
     )
 
 

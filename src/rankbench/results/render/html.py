@@ -22,9 +22,8 @@ from markupsafe import Markup
 
 from rankbench import __version__
 from rankbench.cell import find_varying, spell_value
-from rankbench.invocation import DEFAULT_EXPERIMENT, rankbench_command
+from rankbench.invocation import named_in, rankbench_command
 from rankbench.record import read_json
-from rankbench.schedulers import scheduler_of
 
 if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import ResultSet
@@ -113,14 +112,8 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
 
 
 def _rerun(summary: Summary, plan: Mapping[str, Any]) -> str:
-    experiment = plan["experiment"]
-    return rankbench_command(
-        "rerun",
-        cells=[summary.row.id],
-        experiment=experiment.get("file", DEFAULT_EXPERIMENT),
-        override=experiment.get("override"),
-        site=scheduler_of(plan.get("site") or {}).profile,
-    )
+    named = named_in(plan["experiment"])
+    return rankbench_command("rerun", cells=[summary.row.id], **named)
 
 
 def _cite(found: ResultSet) -> str:
