@@ -94,7 +94,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small):
     assert re.search(r"\[2/2\] \S+  ok  2/2, done in ", said)
     table = said[said.index("[95 % interval]") :]
     assert "unsupported: ddp.nccl.1x2" in table
-    assert "files: results/small/table.md" in table
+    assert "files: results/small/report.html" in table
     (log,) = small.root.glob("results/small/logs/run-*.log")
     assert "Building DAG of jobs" in log.read_text()
     assert "Building DAG of jobs" not in said
@@ -174,5 +174,5 @@ def test_on_a_terminal_it_shows_a_bar(small):
     assert "launch 1 of 2" in text
     assert "2/2" in text
     assert re.search(r"ok +(\x1b\[0m)?" + re.escape(SINGLE), text)
-    assert "files: results/small/table.md" in text
+    assert "files: results/small/report.html" in text
     assert not psutil.pid_exists(run.pid)

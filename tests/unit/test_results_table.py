@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -544,6 +546,27 @@ def test_summaries_of_rows_that_are_not_ok_hold_nothing(layout):
             assert not summary.numbers
             assert not summary.measures
             assert not summary.bases
+
+
+def test_a_folder_is_loaded_as_a_frame(layout, example):
+    frame = rankbench.load(layout.root).set_index("cell")
+    assert ["cell", *frame.columns] == [
+        "cell",
+        *(n for n in HEADER.split(",") if n != "cell"),
+    ]
+    for cell, row in example.items():
+        assert frame.status[cell] == row["status"]
+        if row["throughput_lo"]:
+            assert frame.throughput_lo[cell] == pytest.approx(
+                float(row["throughput_lo"]), rel=1e-3
+            )
+    with pytest.raises(ValueError, match="does not exist: give results or a bundle"):
+        rankbench.load(layout.root / "nothing")
+
+
+def test_the_package_itself_imports_no_pandas():
+    code = "import rankbench, sys; assert not {'pandas', 'numpy'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_room_itself_imports_nothing():

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from rankbench.commands._terminal import choose_columns
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout, describe_result
@@ -112,13 +111,6 @@ def test_launches_have_a_column_for_each_unit(layout):
     assert {name for name, _ in rates} == set(rows_of(layout))
     for name, column in rates:
         assert column == f"throughput ({'tokens' if 'tokens' in name else 'samples'}/s)"
-
-
-def test_a_terminal_has_a_column_for_each_unit(layout):
-    rows = list(rows_of(layout).values())
-    columns = dict(choose_columns(rows, list(rows_of(layout)), 200))
-    assert [bool(text) for text in columns["samples/s"]] == [True, False, False]
-    assert [bool(text) for text in columns["tokens/s"]] == [False, True, True]
 
 
 def test_the_answer_names_the_unit(layout):

@@ -60,6 +60,6 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
         cells = [summary.row.id for summary in found.summaries]
         names, _ = shorten([*cells, *(prediction.target.id for prediction in made)])
         for grid in show(made, found.results.price):
-            print_grid(grid, names)
+            print_grid(grid, names, whole=True)
         print_notes(in_sentences(made), names)
     return OK if any(prediction.throughput for prediction in made) else FINDING

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rankbench.commands._base import open_results
 from rankbench.commands._options import OK, command, print_json, print_result
-from rankbench.say import say
+from rankbench.commands._terminal import print_document
 
 
 @command(
@@ -31,7 +31,7 @@ def write_table(arguments: argparse.Namespace) -> int:
     if arguments.more:
         return _print_runs([arguments.experiment, *arguments.more], arguments)
     if arguments.page:
-        raise ValueError("--page: is of several results; those of one have table.html")
+        raise ValueError("--page: is of several results; those of one have report.html")
     import pandas as pd
 
     from rankbench.results.numbers.result_set import read
@@ -44,14 +44,15 @@ def write_table(arguments: argparse.Namespace) -> int:
         # again would cost the garbage collector a sixth of the time.
         gc.freeze()
         try:
-            write_results(found, plots=not (arguments.no_plots or is_packed))
+            plots = not (arguments.no_plots or is_packed)
+            document = write_results(found, plots=plots)
         finally:
             gc.unfreeze()
         if arguments.json:
             rows = pd.read_csv(layout.table("csv")).to_json(orient="records")
             print_json(json.loads(rows))
         else:
-            say(layout.table("md").read_text())
+            print_document(document, layout)
     return OK
 
 

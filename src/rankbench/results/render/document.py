@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -95,12 +95,16 @@ class Document:
 
 
 def make_document(
-    found: ResultSet, *, report: Callable[[str], None] = print
+    found: ResultSet,
+    *,
+    only: Collection[str] = (),
+    report: Callable[[str], None] = print,
 ) -> Document:
     """Make the sections.
 
     Args:
         found: what was read of a result directory.
+        only: names of sections to make; all by default.
         report: gets the traceback of a section that could not be made.
 
     Raises:
@@ -109,6 +113,7 @@ def make_document(
     made = [
         one
         for section in load_sections().values()
+        if not only or section.name in only
         if (one := _make(section, found, report))
     ]
     ids = [summary.row.id for summary in found.summaries]

@@ -202,12 +202,13 @@ def _columns(found: ResultSet) -> dict[str, bool]:
     words, numbers = False, True
     return {
         **dict.fromkeys(("strategy", "backend", _PLACES, "variant"), words),
-        "global batch": numbers,
+        # On a narrow terminal, the first ones are shown.
         **{f"throughput ({unit}/s)": numbers for unit in units},
+        "efficiency": numbers,
         **{f"per device ({unit}/s)": numbers for unit in units},
-        **dict.fromkeys(("efficiency", "memory (GiB)", "estimated (GiB)"), numbers),
-        "MFU (%)": numbers,
+        **dict.fromkeys(("memory (GiB)", "estimated (GiB)", "MFU (%)"), numbers),
         **dict.fromkeys(_goal_headings(found.results.target), numbers),
+        "global batch": numbers,
         **dict.fromkeys(("launches", "network", "torch", "note"), words),
     }
 
