@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankbench.cli import build_parser, load_commands
 from rankbench.commands import COMMANDS
-from rankbench.matrix.schema import load_schema
+from rankbench.schema import load_schema
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

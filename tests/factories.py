@@ -11,9 +11,9 @@ from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import make_plan
-from rankbench.matrix.schema import keys_of, load_schema, with_defaults
 from rankbench.matrix.site import Site, Software, describe_software
 from rankbench.plan import Plan
+from rankbench.schema import keys_of, load_schema, with_defaults
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
 MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"

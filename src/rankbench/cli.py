@@ -155,7 +155,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _explain(self, option: str) -> str:
         """What was meant by an option that does not exist."""
-        from rankbench.matrix.schema import load_schema
+        from rankbench.schema import load_schema
 
         key = option.strip("-").replace("-", "_")
         if key in load_schema("experiment")["properties"]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import operator
 import os
 import shlex
 import string
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -248,13 +247,6 @@ def _resolve(base: Path, parts: Sequence[str]) -> Iterator[Path]:
 
 # --- the arguments of a training script ----------------------------------------------
 
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-
 # Fields of a cell that say nothing to a script.
 _HIDDEN = {
     *("strategy", "own_strategy", "options", "model", "model_options", "data"),
@@ -316,63 +308,37 @@ def placeholders(template: str) -> set[str]:
     return {name for _, name, _, _ in parts if name is not None}
 
 
-def count_samples(expression: str, values: Mapping[str, Any]) -> int:
+def count_samples(product: str, values: Mapping[str, Any]) -> int:
     """The samples of a step over all ranks: ``batch_size * devices``.
 
     Args:
-        expression: whole numbers and placeholders without braces, with + - * // and
-            parentheses.
+        product: whole numbers and placeholders without braces, with ``*`` between.
         values: from `values_of`.
 
     Raises:
-        ValueError: it is something else, or not at least 1.
+        ValueError: a factor is something else, or less than 1.
     """
-    place = f"samples_per_step: {expression!r}"
-    found = _evaluate(_parse(expression), values, place)
-    if found < 1:
-        raise ValueError(f"{place} is {found}: expected at least 1")
+    found = 1
+    for factor in _factors(product):
+        value = int(factor) if factor.isdecimal() else values.get(factor)
+        if type(value) is not int or value < 1:
+            numbers = sorted(n for n, known in values.items() if type(known) is int)
+            raise ValueError(
+                f"samples_per_step: {product!r}: expected a number, or a product such "
+                f"as batch_size * devices; {factor!r} is no whole number above 0 "
+                f"(known: {', '.join(numbers)})"
+            )
+        found *= value
     return found
 
 
-def names_in(expression: str) -> set[str]:
-    """The placeholders that an expression for `count_samples` names.
-
-    Raises:
-        ValueError: it is no expression.
-    """
-    nodes = ast.walk(_parse(expression))
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
+def names_in(product: str) -> set[str]:
+    """The placeholders that a product for `count_samples` names."""
+    return {factor for factor in _factors(product) if not factor.isdecimal()}
 
 
-def _parse(expression: str) -> ast.expr:
-    try:
-        return ast.parse(expression.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"samples_per_step: {expression!r}: expected a number, or an expression "
-            "such as batch_size * devices"
-        ) from error
-
-
-def _evaluate(node: ast.expr, values: Mapping[str, Any], place: str) -> int:
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = (_evaluate(n, values, place) for n in (node.left, node.right))
-        try:
-            return int(_OPERATORS[type(node.op)](left, right))
-        except ZeroDivisionError as error:
-            raise ValueError(f"{place}: {error}") from error
-    found = values.get(node.id) if isinstance(node, ast.Name) else None
-    if isinstance(node, ast.Constant):
-        found = node.value
-    if isinstance(node, ast.Set):
-        raise ValueError(f"{place}: write names without braces")
-    if type(found) is not int:
-        numbers = sorted(name for name, value in values.items() if type(value) is int)
-        raise ValueError(
-            f"{place}: {ast.unparse(node)!r} is no whole number "
-            f"(known: {', '.join(numbers)}; with + - * // and parentheses)"
-        )
-    return found
+def _factors(product: str) -> list[str]:
+    return [factor.strip() for factor in product.split("*")]
 
 
 # --- files of token ids -------------------------------------------------------------

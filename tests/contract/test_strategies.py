@@ -25,9 +25,9 @@ from rankbench.cell import Cell, is_lossy
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.declarations import STRATEGY_DEFAULTS
 from rankbench.matrix.experiment import experiment_schema
-from rankbench.matrix.schema import check, fits
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.world import find_runtime
+from rankbench.schema import check, fits
 
 pytestmark = pytest.mark.contract
 

@@ -430,7 +430,7 @@ def test_bad_input_is_refused_before_anything_starts(project):
     begun = time.monotonic()
     done = project.snakemake()
     assert done.returncode == 1
-    said = "experiment.yaml: unknown key 'strategyy'; did you mean 'strategy'?"
+    said = "experiment.yaml:2: unknown key 'strategyy'; did you mean 'strategy'?"
     assert said in done.stdout
     assert "Traceback" not in done.stdout
     assert not (project.root / "results").exists()

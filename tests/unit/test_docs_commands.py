@@ -12,7 +12,7 @@ import pytest
 from factories import read_experiment
 from rankbench.cli import build_parser, read_arguments
 from rankbench.commands import COMMANDS
-from rankbench.matrix.schema import load_schema
+from rankbench.schema import load_schema
 
 pytestmark = pytest.mark.unit
 

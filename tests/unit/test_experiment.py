@@ -15,7 +15,7 @@ from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.schema import load_schema
+from rankbench.schema import load_schema
 
 pytestmark = pytest.mark.unit
 
@@ -50,18 +50,50 @@ def test_a_whole_file_is_refused(tmp_path, text, complaint):
 def refuse(folder: Path, text: str, complaint: str) -> None:
     """The message names the file; "..." replaces words of no matter."""
     source = re.escape(str(folder / "experiment.yaml"))
-    with pytest.raises(ValueError, match=rf"^{source}: ") as caught:
+    with pytest.raises(ValueError, match=rf"^{source}(:\d+)?: ") as caught:
         read_experiment(folder, text)
     assert all(part in str(caught.value) for part in complaint.split(" ... "))
 
 
-def test_each_line_names_the_file(tmp_path):
-    text = "name: x\nstrategy: {ddp: {bucket_mb: 0, static_graph: 1}}"
-    with pytest.raises(ValueError, match="bucket_mb") as caught:
-        read_experiment(tmp_path, text)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith(str(tmp_path / "experiment.yaml: ")) for line in lines)
+def test_each_mistake_names_its_line(tmp_path):
+    text = (
+        "name: x\nstrategy:\n  - single\n  - ddp:\n      bucket_mb: 0\n"
+        "      static_graph: 1\n"
+    )
+    assert lines_of_mistakes(tmp_path, text) == {5: "strategy.ddp", 6: "strategy.ddp"}
+    text = (
+        "name: x\nstrategy: ddp\ntopology:\n  - 1x1\n  - 2x\nlaunchs: 3\n"
+        "env: [{A: 1}, {B: [1]}]\nsource:\n  title: t\n  ulr: u\n"
+    )
+    found = {5: "topology", 6: "'launchs'", 7: "env.B", 10: "'ulr'"}
+    assert lines_of_mistakes(tmp_path, text) == found
+    blocks = (
+        "name: x\nblocks:\n  - &a {strategy: ddp}\n  - <<: *a\n    seed: x\n"
+        "  - <<: *a\n    model: nett\n  - strategy: ddp\n    seed: [0, 1]\n"
+        "backend: gloo\noverrides:\n  small:\n    seed: y\n"
+    )
+    # A seed that is wrong -> the line that says so.
+    for seeds, mistake in [
+        (("y", "x"), {13: "overrides.small"}),
+        (("1", "x"), {5: "block"}),
+        (("1", "2"), {7: "block"}),
+    ]:
+        text = blocks.replace("seed: y", f"seed: {seeds[0]}")
+        text = text.replace("seed: x", f"seed: {seeds[1]}")
+        assert lines_of_mistakes(tmp_path, text) == mistake
+
+
+def lines_of_mistakes(folder: Path, text: str) -> dict[int, str]:
+    """Line -> the key that the message names there."""
+    with pytest.raises(ValueError, match=r"experiment.yaml:\d+: ") as caught:
+        read_experiment(folder, text)
+    found = {}
+    for said in str(caught.value).splitlines():
+        line, key = re.findall(
+            r"experiment.yaml:(\d+): (?:.*unknown key )?(\S+)", said
+        )[0]
+        found[int(line)] = key.rstrip(":;")
+    return found
 
 
 # --- good input ---------------------------------------------------------------------
@@ -103,7 +135,7 @@ def test_another_spelling_makes_the_same_cells(tmp_path, text):
             ["ddp.gloo.1x1.seed=3", "ddp.gloo.1x1.learning_rate=0.1.seed=3"],
         ),
         (
-            "strategy: ddp\ngpudirect: [auto, on, off]",
+            "strategy: ddp\ngpudirect: [auto, true, false]",
             [f"ddp.gloo.1x1{x}" for x in ("", ".gpudirect=true", ".gpudirect=false")],
         ),
         # Cells without communication merge.
@@ -126,7 +158,7 @@ def test_cells_and_their_ids(tmp_path, text, ids):
 
 
 def test_values_as_yaml_spells_them(tmp_path):
-    text = BASE + "gpudirect: [on, off]\nlearning_rate: [1e-3, 1E+1]\n"
+    text = BASE + "gpudirect: [true, false]\nlearning_rate: [1e-3, 1E+1]\n"
     cells = read_experiment(tmp_path, text).cells.values()
     found = [(cell.gpudirect, cell.learning_rate) for cell in cells]
     assert found == [(on, rate) for rate in (0.001, 10.0) for on in (True, False)]
@@ -236,39 +268,14 @@ def test_blocks_and_overrides_replace_values_by_topology(tmp_path):
     assert [cell.batch_size for cell in small.cells.values()] == [2, 2, 1]
 
 
-def test_lists_of_zip_advance_together(tmp_path):
-    text = (
-        f"{BASE}topology: [1x1, 1x2]\nlearning_rate: [0.1, 0.2]\nmomentum: [0, 0.5]\n"
-        "env: [{}, {NCCL_ALGO: Tree}]\nzip: [learning_rate, momentum, env]\n"
-    )
-    cells = read_experiment(tmp_path, text).cells.values()
-    found = [(c.learning_rate, c.momentum, len(c.env), c.topology) for c in cells]
-    assert found == [
-        (0.1, 0, 0, "1x1"),
-        (0.1, 0, 0, "1x2"),
-        (0.2, 0.5, 1, "1x1"),
-        (0.2, 0.5, 1, "1x2"),
-    ]
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "{strategy: {ddp: {bucket_mb: 1}}, topology: [1x1, 1x2]}",
-        "{bucket_mb: 1, topology: [1x1, 1x2]}",
-        "'strategy=ddp bucket_mb=1 topology=1x1,1x2'",
-    ],
-)
-def test_exclude_takes_mappings_as_the_rest_of_the_file(tmp_path, entry):
+def test_exclude_names_options_and_variables(tmp_path):
     text = "name: e\nstrategy: {ddp: {bucket_mb: [1, 25]}}\ntopology: [1x1, 1x2, 1x4]\n"
-    cells = read_experiment(tmp_path, f"{text}exclude: [{entry}]\n").cells.values()
+    entry = "strategy=ddp bucket_mb=1 topology=1x1,1x2"
+    cells = read_experiment(tmp_path, f"{text}exclude: {entry}\n").cells.values()
     kept = [(cell.options["bucket_mb"], cell.topology) for cell in cells]
     assert kept == [(1, "1x4"), (25, "1x1"), (25, "1x2"), (25, "1x4")]
-
-
-def test_exclude_takes_variables(tmp_path):
     text = f"{BASE}env: [{{}}, {{A: 1}}]\noversubscribe: [true, false]\n"
-    text += "exclude: {env: {A: 1}, oversubscribe: true}\n"
+    text += "exclude: A=1 oversubscribe=true\n"
     assert len(read_experiment(tmp_path, text).cells) == 3
 
 
@@ -348,8 +355,8 @@ def test_a_learning_rate_may_follow_the_global_batch(tmp_path):
     text = (
         "name: x\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nbatch_size: 32\n"
         "learning_rate: [0.01, {per_sample: 0.0001}]\nexclude:\n"
-        "  - {strategy: single, topology: 1x2}\n"
-        "  - {strategy: ddp, topology: 1x1, learning_rate: {per_sample: 0.0001}}\n"
+        "  - strategy=single topology=1x2\n"
+        "  - strategy=ddp topology=1x1 per_sample=0.0001\n"
         "  - per_sample=0.0001 scaling=weak strategy=single\n"
         "  - learning_rate=0.01\n"
     )

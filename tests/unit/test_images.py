@@ -233,7 +233,7 @@ def test_a_folder_of_images_that_cannot_be_written(
 def test_given_image_that_is_not_pinned(tmp_path, given):
     path = tmp_path / "site.yaml"
     path.write_text(f"images: {{vendor: {given}}}\n")
-    with pytest.raises(ValueError, match=r"site.yaml: images.*vendor"):
+    with pytest.raises(ValueError, match=r"site.yaml:1: images.*vendor"):
         read_site(path)
 
 
@@ -241,7 +241,7 @@ def test_given_image_that_is_not_pinned(tmp_path, given):
 def test_names_of_built_images_are_reserved(tmp_path, name):
     path = tmp_path / "site.yaml"
     path.write_text(f"images: {{{name}: {{file: x.sif}}}}\n")
-    with pytest.raises(ValueError, match=rf"site.yaml: images\.{name}: .*another"):
+    with pytest.raises(ValueError, match=rf"site.yaml:1: images\.{name}: .*another"):
         read_site(path)
 
 

@@ -91,7 +91,7 @@ def test_an_image_that_no_file_names(tmp_path):
 @pytest.mark.parametrize("entry", ["{}", "{file: x, source: y}", "{digest: x}", "1"])
 def test_a_named_image_that_is_none(tmp_path, entry):
     text = f"name: e\nimages: {{ngc: {entry}}}\nstrategy: ddp\nimage: ngc\n"
-    with pytest.raises(ValueError, match=r"\.yaml: images\.ngc"):
+    with pytest.raises(ValueError, match=r"\.yaml:2: images\.ngc"):
         read_experiment(tmp_path, text)
 
 

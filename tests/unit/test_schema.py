@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from factories import read_pairs
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.schema import (
+from rankbench.schema import (
     check,
     keys_of,
     load_schema,
@@ -45,8 +45,8 @@ GOOD = {"name": "x", "kind": "slow"}
     [
         (b"a: [1", "is not YAML: "),
         (b"a: 1\n b: 2", "is not YAML: "),
-        (b"a: 1\nb: 2\na: 3", r"key 'a' appears twice(.|\n)*line 3"),
-        (b"x: {a: 1, a: 2}", "key 'a' appears twice"),
+        (b"a: 1\nb: 2\na: 3", r":3: .*duplicate key \"a\""),
+        (b"x: {a: 1, a: 2}", 'duplicate key "a"'),
         (b"a: {{ name }}", "is not YAML: .*unhashable key"),
         (b"a: !!python/object:os.system {}", "is not YAML: "),
         (b"- a\n- b", "expected keys with values at the top level, got list"),
@@ -54,12 +54,14 @@ GOOD = {"name": "x", "kind": "slow"}
         (b"", "expected keys with values at the top level, got null"),
         (b"\x7fELF\x02\x01\xff\xfe\x00", "cannot be read: .*codec can't decode"),
         (b"a: \x00", "is not YAML: "),
+        (b"a: 1\nb: .nan", ":2: is not YAML: expected a number, got .nan"),
+        (b"[" * 5000, "is not YAML: "),
     ],
 )
 def test_not_a_mapping(tmp_path, data, complaint):
     path = tmp_path / "file.yaml"
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=rf"(?s)^{path}: .*{complaint}"):
+    with pytest.raises(ValueError, match=rf"^{path}.*{complaint}"):
         load_yaml(path)
 
 
@@ -69,17 +71,15 @@ def test_missing_file_and_folder(tmp_path):
             load_yaml(path)
 
 
-@pytest.mark.parametrize(
-    "number", ["064", "-010", "0100", "1:30", "190:20:30.15", "1_7", "0_7", "[1, 010]"]
-)
-def test_numbers_that_are_not_what_they_look_like(tmp_path, number):
+def test_values_are_what_they_look_like(tmp_path):
     path = tmp_path / "x.yaml"
-    path.write_text(f"name: x\nseed: {number}\n")
-    with pytest.raises(ValueError, match="line 2: seed: ") as raised:
-        load_yaml(path)
-    assert str(path) in str(raised.value)
-    path.write_text("a: '064'\nb: 1_000\nc: 0x1f\nd: 0.5\ne: 0\nf: 1e-3\n")
-    assert list(load_yaml(path).values()) == ["064", 1000, 31, 0.5, 0, 1e-3]
+    path.write_text(
+        "a: '064'\nb: 1_000\nc: 0x1f\nd: 064\ne: -010\nf: 1e-3\ng: 1:30\nh: on\n"
+        "i: no\nj: 2026-11-27\nk: true\nl: ~\n"
+    )
+    assert list(load_yaml(path).values()) == [
+        *("064", 1000, 31, 64, -10, 1e-3, "1:30", "on", "no", "2026-11-27", True, None)
+    ]
 
 
 def test_merged_keys_are_defaults(tmp_path):

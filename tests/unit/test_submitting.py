@@ -129,7 +129,7 @@ def test_a_cell_id_may_have_characters_that_no_image_has(layout):
     "gres", ["gpu", "gpu:a100", "gpu:a100-sxm4-80gb", "gpu:1g.10gb", "gpu:3090"]
 )
 def test_names_of_gpus_that_slurm_makes(plugin, layout, gres):
-    check_gres(gres, "site.yaml")
+    check_gres(gres)
     submit_well(layout)
     job = SimpleNamespace(resources={"sbatch": f"--gres={gres}:4"})
     assert shlex.split(plugin.set_gres_string(job)) == [f"--gres={gres}:4"]
@@ -150,8 +150,8 @@ def test_names_of_gpus_that_slurm_makes(plugin, layout, gres):
     ],
 )
 def test_what_sinfo_prints_is_refused_with_the_right_spelling(gres, right):
-    with pytest.raises(ValueError, match=r"site\.yaml: gres: ") as error:
-        check_gres(gres, "site.yaml")
+    with pytest.raises(ValueError, match="gres: ") as error:
+        check_gres(gres)
     assert str(error.value).endswith(f": {right}")
 
 

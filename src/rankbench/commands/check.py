@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rankbench.commands._base import argv_for, plan_run, require_workflow
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import (
@@ -26,6 +24,7 @@ from rankbench.project import Run, make_preview
 from rankbench.project.jobs import why_too_long
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
+from rankbench.schema import parse_yaml
 
 
 @command(
@@ -149,5 +148,5 @@ def _read_options(given: Sequence[str]) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not (key and equals):
             raise ValueError(f"--option {word}: expected NAME=VALUE, such as width=64")
-        options[key] = yaml.safe_load(value)
+        options[key] = parse_yaml(value, f"--option {word}")
     return options

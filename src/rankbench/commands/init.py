@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rankbench.assets import find_asset
 from rankbench.commands._options import OK, command, print_json
 from rankbench.launch.site.partitions import (
@@ -20,6 +18,7 @@ from rankbench.launch.site.partitions import (
 )
 from rankbench.matrix.site import check_hosts
 from rankbench.say import say
+from rankbench.schema import dump_yaml
 
 # Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
@@ -166,7 +165,7 @@ def _write_site(profile: Path, partition: Partition, *, keep: bool) -> set[Path]
     for key in {**partition.facts, **partition.notes}:
         note = f"  # {partition.notes[key]}" if key in partition.notes else ""
         known = key in partition.facts
-        line = yaml.safe_dump({key: partition.facts.get(key)}).strip()
+        line = dump_yaml({key: partition.facts.get(key)}).strip()
         # A value that somebody has given stays, unless Slurm knows better.
         given = f"{key}:" if known else line
         places = [i for i, each in enumerate(lines) if each.startswith(given)]

@@ -24,7 +24,7 @@ from rankbench.matrix.declarations import (
     describe_strategy,
     literals,
 )
-from rankbench.matrix.schema import load_yaml
+from rankbench.schema import load_yaml
 
 CONTAINERS = find_asset("containers")
 

@@ -10,7 +10,6 @@ from rankbench.cell import LONGEST_ID, Cell, safe_name, spell_value
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
 from rankbench.matrix.own import OwnFiles
-from rankbench.matrix.schema import Schema, check, did_you_mean, keys_of, with_defaults
 from rankbench.matrix.site import read_env
 from rankbench.own_files import (
     count_samples,
@@ -19,6 +18,7 @@ from rankbench.own_files import (
     placeholders,
     values_of,
 )
+from rankbench.schema import Schema, check, did_you_mean, keys_of, with_defaults
 
 # The keys that every id starts with. Options that differ from the defaults follow.
 _ID = ("strategy", "backend", "topology", "model", "data")
@@ -254,15 +254,15 @@ def script_of(
         raise ValueError("script: the key 'steps' is missing: how many are timed")
     if values["samples_per_step"] is None:
         raise ValueError(
-            "script: the key 'samples_per_step' is missing: a number, or an "
-            "expression such as batch_size * devices"
+            "script: the key 'samples_per_step' is missing: a number, or a product "
+            "such as batch_size * devices"
         )
-    expression = str(values["samples_per_step"])
-    used = placeholders(values["args"]) | names_in(expression)
+    product = str(values["samples_per_step"])
+    used = placeholders(values["args"]) | names_in(product)
     for key, given in values.items():
         several = isinstance(given, list) and len(given) > 1
         if several and key not in used | _OF_PLACE | {"script", "files"}:
             raise ValueError(
                 f"{key}: has several values, but args does not pass {{{key}}} on"
             )
-    return {"args": values["args"], "samples_per_step": expression}
+    return {"args": values["args"], "samples_per_step": product}

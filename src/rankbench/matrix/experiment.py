@@ -17,17 +17,18 @@ from rankbench.cell import TOPOLOGY, Cell, safe_name
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
 from rankbench.matrix.own import OwnFiles, adopt
-from rankbench.matrix.schema import (
+from rankbench.matrix.selection import Filter
+from rankbench.matrix.site import check_images
+from rankbench.schema import (
     Schema,
     check,
     did_you_mean,
+    in_file,
     keys_of,
     load_schema,
     load_yaml,
     with_defaults,
 )
-from rankbench.matrix.selection import Filter
-from rankbench.matrix.site import check_images
 
 DEFAULT_EPOCHS = 1
 
@@ -80,8 +81,13 @@ def load_experiment(
         ValueError: the file has mistakes; the message has a line for each.
     """
     schema = experiment_schema(catalog)
-    values, blocks = read_layers(path, schema, override)
-    with naming(str(path)):
+    given = load_yaml(path)
+    cells: dict[str, Cell] = {}
+    ids: dict[str, str] = {}
+    rows: list[dict[str, Any]] = []
+    own = OwnFiles()
+    with in_file(path, override=override):
+        values, blocks = read_layers(given, schema, override)
         protocol = _read_protocol(values)
         if (budget := values["budget"]) is not None:
             # `4 device-hours` is 14400 device-seconds.
@@ -92,15 +98,12 @@ def load_experiment(
                 )
         check_images(values["images"], "images")
         catalog = catalog.with_images(values["images"])
-        adopted, own = adopt([b.values for b in blocks], catalog, path.parent)
-        catalog = catalog.with_own(own.facts())
-        cells: dict[str, Cell] = {}
-        ids: dict[str, str] = {}
-        rows: list[dict[str, Any]] = []
-        for block, chosen in zip(blocks, adopted, strict=True):
+        for block in blocks:
             with naming(block.place):
+                chosen = adopt(block.values, catalog, path.parent, own)
+                known = catalog.with_own(own.facts())
                 found = expand(
-                    chosen, protocol, schema, catalog, own, cuda=cuda, slurm=slurm
+                    chosen, protocol, schema, known, own, cuda=cuda, slurm=slurm
                 )
                 if block.published and len(found) != 1:
                     raise ValueError(
@@ -157,7 +160,7 @@ def _exclude(cells: dict[str, Cell], entries: list[Any]) -> dict[str, Cell]:
     filters = []
     for entry in entries:
         with naming("exclude"):
-            refused = Filter.read(entry)
+            refused = Filter.parse(entry)
             refused.check(list(cells.values()))
             if not any(refused.accepts(cell) for cell in cells.values()):
                 raise ValueError(f"no cell matches {entry!r}")
@@ -233,23 +236,23 @@ class Block:
 
 
 def read_layers(
-    path: Path, schema: Schema, override: str | None
+    given: Mapping[str, Any], schema: Schema, override: str | None
 ) -> tuple[dict[str, Any], list[Block]]:
-    """Read an experiment file and apply an override.
+    """Check the layers of an experiment file and apply an override.
 
     Args:
-        path: the YAML file.
+        given: what the file says.
         schema: schema of an experiment.
         override: the name of one of the file's overrides, or None.
 
     Returns:
-        The values of all keys, and the sweeps: a block is one, or several if it has
-        `zip` or values that follow the topology.
+        The values of all keys, and the sweeps: a block is one, or one for each topology
+        if it has values that follow the topology.
 
     Raises:
         ValueError: a key of the file is wrong, or there is no such override.
     """
-    given = _with_lists(load_yaml(path), schema)
+    given = _with_lists(given, schema)
     # All keys except those within blocks, for which errors name the block.
     properties = dict(schema["properties"])
     properties["blocks"] = {**properties["blocks"], "items": {}}
@@ -259,11 +262,11 @@ def read_layers(
         if key != "strategy" or not (given.get("blocks") or given.get("script"))
     ]
     top_level = {**schema, "properties": properties, "required": required}
-    check(_without_topologies(given), top_level, source=str(path))
-    overrides = _read_overrides(given, schema, source=str(path))
+    check(_without_topologies(given), top_level)
+    overrides = _read_overrides(given, schema)
     if override is not None and override not in overrides:
         raise ValueError(
-            f"{path}: override {override!r}: there is no such override"
+            f"override {override!r}: there is no such override"
             f"{did_you_mean(override, overrides)} "
             f"(this file has: {', '.join(overrides) or 'none'})"
         )
@@ -273,59 +276,43 @@ def read_layers(
     name = values["name"] if override is None else f"{values['name']}-{override}"
     values["name"] = safe_name(name)
     if not values["blocks"]:
-        with naming(str(path)):
-            return values, [Block("", sweep) for sweep in _unfold(top, schema)]
+        return values, [Block("", sweep) for sweep in _by_topology(top, schema)]
     blocks = []
     for number, entry in enumerate(given["blocks"], 1):
         place = f"block {number}"
-        block = _read_block(entry, schema, source=f"{path}: {place}")
-        published = block.pop("published", [])
-        merged = {**top, **block, **replaced}
-        if not merged.get("strategy") and not merged.get("script"):
-            raise ValueError(f"{path}: {place}: the key 'strategy' is missing")
-        with naming(f"{path}: {place}"):
-            sweeps = list(_unfold(merged, schema))
+        with naming(place):
+            block = _read_block(entry, schema)
+            published = block.pop("published", [])
+            merged = {**top, **block, **replaced}
+            if not merged.get("strategy") and not merged.get("script"):
+                raise ValueError("the key 'strategy' is missing")
+            sweeps = list(_by_topology(merged, schema))
         blocks += [Block(place, sweep, published) for sweep in sweeps]
     return values, blocks
 
 
-def _unfold(given: Mapping[str, Any], schema: Schema) -> Iterator[dict[str, Any]]:
-    """The plain sweeps that `zip` and values which follow the topology stand for.
+def _by_topology(given: Mapping[str, Any], schema: Schema) -> Iterator[dict[str, Any]]:
+    """One sweep; or one for each topology, if values follow it.
 
     Raises:
-        ValueError: lists of `zip` differ in length, or a topology has no value.
+        ValueError: a topology has no value.
     """
     keys = (*keys_of(schema), *keys_of(schema, "block"))
     known = {"properties": {key: schema["properties"][key] for key in keys}}
-    sweep = {key: given[key] for key in keys if key in given}
-    zipped = {}
-    for key in sweep.pop("zip", ()):
-        if key not in keys_of(schema):
-            raise ValueError(
-                f"zip: {key!r} is no key that takes a list{did_you_mean(key, keys)}"
-            )
-        zipped[key] = sweep.get(key, [])
-    lengths = {key: len(values) for key, values in zipped.items()}
-    if len({*lengths.values()}) > 1 or any(map(is_followed, zipped.values())):
-        said = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise ValueError(f"zip: expected lists of equal length, got {said}")
-    for values in zip(*zipped.values(), strict=True) if zipped else [()]:
-        step = {key: [value] for key, value in zip(zipped, values, strict=True)}
-        plain = with_defaults({**sweep, **step}, known)
-        followed = {key: values for key, values in plain.items() if is_followed(values)}
-        if not followed:
-            yield plain
-            continue
-        for topology in plain["topology"]:
-            chosen: dict[str, Any] = {"topology": [topology]}
-            for key, by_topology in followed.items():
-                if topology not in by_topology:
-                    raise ValueError(
-                        f"{key}: no value for the topology {topology} (there are "
-                        f"{', '.join(by_topology)})"
-                    )
-                chosen[key] = by_topology[topology]
-            yield with_defaults({**plain, **chosen}, known)
+    sweep = with_defaults(given, known)
+    followed = {key: values for key, values in sweep.items() if is_followed(values)}
+    for topology in sweep["topology"] if followed else ():
+        chosen: dict[str, Any] = {"topology": [topology]}
+        for key, by_topology in followed.items():
+            if topology not in by_topology:
+                raise ValueError(
+                    f"{key}: no value for the topology {topology} (there are "
+                    f"{', '.join(by_topology)})"
+                )
+            chosen[key] = by_topology[topology]
+        yield with_defaults({**sweep, **chosen}, known)
+    if not followed:
+        yield sweep
 
 
 def is_followed(values: Any) -> bool:
@@ -347,37 +334,30 @@ def naming(place: str) -> Iterator[None]:
 
 
 def _read_overrides(
-    given: Mapping[str, Any], schema: Schema, *, source: str
+    given: Mapping[str, Any], schema: Schema
 ) -> dict[str, dict[str, Any]]:
     """All overrides of the file by name; each is checked, even if it is not used."""
     properties = schema["properties"]
     allowed = {key: rule for key, rule in properties.items() if key not in _FIXED}
+    rules = {**schema, "properties": allowed, "required": []}
     overrides = {}
     for name, keys in given.get("overrides", {}).items():
-        place = f"{source}: overrides"
-        check(
-            {"name": name}, {"properties": {"name": properties["name"]}}, source=place
-        )
-        listed = _with_lists(keys, schema)
-        check(
-            _without_topologies(listed),
-            {"properties": allowed, "additionalProperties": False},
-            source=f"{place}.{name}",
-        )
-        overrides[name] = listed
+        check({"name": name}, {"properties": properties}, source="overrides")
+        overrides[name] = _with_lists(keys, schema)
+        place = f"overrides.{name}"
+        check(_without_topologies(overrides[name]), rules, source=place)
     return overrides
 
 
-def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
+def _read_block(entry: Any, schema: Schema) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
-        raise ValueError(f"{source}: expected keys with values, got {entry!r}")
+        raise ValueError(f"expected keys with values, got {entry!r}")
     rule = schema["properties"]["blocks"]["items"]
-    own = rule["properties"]
     keys = (*keys_of(schema), *keys_of(schema, "block"))
     sweeps = {key: schema["properties"][key] for key in keys}
-    block = _with_lists(entry, {"properties": {**sweeps, **own}})
-    whole = {**rule, "properties": {**sweeps, **own}}
-    check(_without_topologies(block), whole, source=source)
+    whole = {**schema, **rule, "properties": {**sweeps, **rule["properties"]}}
+    block = _with_lists(entry, whole)
+    check(_without_topologies(block), {**whole, "required": []})
     return block
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rankbench.decoder import mlp_width, stages_of_rank
 from rankbench.matrix.candidate import Candidate
-from rankbench.matrix.schema import fits
 from rankbench.own_files import count_sequences
+from rankbench.schema import fits
 
 
 def _backend_of_strategy(c: Candidate) -> str | None:

@@ -21,7 +21,6 @@ from rankbench.matrix.declarations import (
     defined_names,
     literals,
 )
-from rankbench.matrix.schema import check
 from rankbench.own_files import (
     SUFFIX,
     TYPES,
@@ -32,6 +31,7 @@ from rankbench.own_files import (
     imports_of,
     read_source,
 )
+from rankbench.schema import check
 
 # Keys of an experiment that may name such a file. A script is a strategy of its own.
 KEYS = ("model", "data", "strategy", "script")
@@ -116,30 +116,28 @@ class OwnFiles:
 
 
 def adopt(
-    blocks: Sequence[Mapping[str, Any]], catalog: Catalog, folder: Path
-) -> tuple[list[dict[str, Any]], OwnFiles]:
-    """Replace files in the values of blocks by their names, and read the files.
+    values: Mapping[str, Any], catalog: Catalog, folder: Path, own: OwnFiles
+) -> dict[str, Any]:
+    """Read the files that a sweep names; return the sweep with their names.
 
     Args:
-        blocks: for each sweep, key -> list of its values.
+        values: key -> list of its values.
         catalog: the variants of rankbench, whose names are taken.
         folder: the folder that paths are relative to.
+        own: the files; those of this sweep are added.
 
     Raises:
         ValueError: a file is missing, does not compile, lacks what it must define, or
             two files have one name.
     """
-    own, adopted = OwnFiles(), []
-    for block in blocks:
-        values = dict(block)
-        for key in KEYS:
-            more = block.get("files") or () if key == "script" else ()
-            values[key] = [
-                _adopt(key, entry, catalog, folder, own, more)
-                for entry in block.get(key) or ()
-            ]
-        adopted.append(values)
-    return adopted, own
+    adopted = dict(values)
+    for key in KEYS:
+        more = values.get("files") or () if key == "script" else ()
+        adopted[key] = [
+            _adopt(key, entry, catalog, folder, own, more)
+            for entry in values.get(key) or ()
+        ]
+    return adopted
 
 
 def describe_file(path: Path) -> OwnFile:

@@ -14,6 +14,7 @@ from rankbench.matrix.feasible import find_obstacle, marks_of, peak_of_step
 from rankbench.matrix.site import Site, use_hosts
 from rankbench.plan import Plan, PlannedCell, PredictedCell
 from rankbench.schedulers import SCHEDULERS
+from rankbench.schema import in_file
 
 # Values of `order`.
 ROUNDS = "rounds"
@@ -38,7 +39,7 @@ def make_plan(
         site: the machine.
         catalog: the variants that exist.
         code: SHA-256 of the rank-side code.
-        source: name of the experiment file in the plan and in errors.
+        source: name of the experiment file in the plan.
         images: name -> facts about the image.
         estimates: hash of a cell -> what an estimate of its memory has found.
 
@@ -46,9 +47,12 @@ def make_plan(
         ValueError: cells cannot share jobs here as the experiment wants, or it names
             a host that the site does not list.
     """
-    site = use_hosts(site, experiment.values["hosts"], source)
+    values = experiment.values
+    with in_file(experiment.source, override=experiment.override):
+        site = use_hosts(site, values["hosts"])
+        _check_sharing(values, site, {c.partition for c in experiment.cells.values()})
     own = experiment.own.facts()
-    catalog = catalog.with_own(own).with_images(experiment.values["images"])
+    catalog = catalog.with_own(own).with_images(values["images"])
     planned = {}
     for cell_id, cell in experiment.cells.items():
         digest = cell.hash()
@@ -64,11 +68,6 @@ def make_plan(
             image=candidate.image,
             estimated_mib=peak_of_step(candidate.estimate),
         )
-    values = experiment.values
-    try:
-        _check_sharing(values, site, {c.partition for c in experiment.cells.values()})
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
     header = {
         "name": experiment.name,
         "file": source,

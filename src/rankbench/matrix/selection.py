@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rankbench.cell import Cell, spell_value
 from rankbench.invocation import named_in, rankbench_command
-from rankbench.matrix.schema import did_you_mean
 from rankbench.plan import Plan, PlannedCell
+from rankbench.schema import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +39,6 @@ class Filter:
         if not wanted:
             raise ValueError("an empty filter: expected key=value,value")
         return cls(wanted)
-
-    @classmethod
-    def read(cls, given: str | Mapping[str, Any]) -> Filter:
-        """Read the text of `parse`, or ``{strategy: [dp, ddp], topology: 1x2}``.
-
-        A value may be a name with its options, as in an experiment, or variables.
-
-        Raises:
-            ValueError: it is neither.
-        """
-        if isinstance(given, str):
-            return cls.parse(given)
-        flat: dict[str, Any] = {}
-        for key, value in given.items():
-            if key in ("env", "learning_rate") and isinstance(value, Mapping):
-                flat |= value
-            elif isinstance(value, Mapping):
-                if len(value) != 1:
-                    raise ValueError(f"{key}: expected a name with its options")
-                ((name, options),) = value.items()
-                flat |= {key: name, **(options or {})}
-            else:
-                flat[key] = value
-        lists = {k: v if isinstance(v, list) else [v] for k, v in flat.items()}
-        return cls({k: frozenset(map(spell_value, v)) for k, v in lists.items()})
 
     def accepts(self, cell: Cell) -> bool:
         return all(spell(cell, key) in values for key, values in self.wanted.items())

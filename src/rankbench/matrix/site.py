@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import AUTO, PACKAGES, PROGRAMS
-from rankbench.matrix.schema import (
+from rankbench.schedulers import scheduler_of
+from rankbench.schema import (
     check,
     did_you_mean,
+    in_file,
     load_schema,
     load_yaml,
     with_defaults,
 )
-from rankbench.schedulers import scheduler_of
 
 NATIVE, CONTAINER = "native", "container"
 
@@ -135,23 +136,24 @@ def read_site(path: Path) -> dict[str, Any]:
     """
     schema = load_schema("site")
     given = load_yaml(path)
-    check(given, schema, source=str(path))
-    facts = with_defaults(given, schema)
-    check_gres(facts["gres"], str(path))
-    check_images(facts["images"], f"{path}: images")
-    check_sbatch(facts["sbatch"], f"{path}: sbatch")
-    facts["env"] = read_env(facts["env"], f"{path}: env")
-    if not scheduler_of(facts).lists_hosts:
-        if keys := [key for key in ("hosts", "shared") if key in given]:
-            raise ValueError(
-                f"{path}: {keys[0]}: only scheduler: ssh has this key "
-                f"(here: {facts['scheduler']})"
-            )
-        return facts
-    hosts = facts["hosts"]
-    if isinstance(hosts, str):
-        hosts = read_hostfile(path.parent / hosts)
-    check_hosts(hosts, str(path))
+    with in_file(path):
+        check(given, schema)
+        facts = with_defaults(given, schema)
+        check_gres(facts["gres"])
+        check_images(facts["images"], "images")
+        check_sbatch(facts["sbatch"])
+        facts["env"] = read_env(facts["env"])
+        if not scheduler_of(facts).lists_hosts:
+            if keys := [key for key in ("hosts", "shared") if key in given]:
+                raise ValueError(
+                    f"{keys[0]}: only scheduler: ssh has this key "
+                    f"(here: {facts['scheduler']})"
+                )
+            return facts
+        hosts = facts["hosts"]
+        if isinstance(hosts, str):
+            hosts = read_hostfile(path.parent / hosts)
+        check_hosts(hosts, "hosts")
     most = max(host["devices"] for host in hosts)
     facts["hosts"] = [{"python": None, **host} for host in hosts]
     facts |= {"nodes": len(hosts), "devices_per_node": most}
@@ -160,12 +162,11 @@ def read_site(path: Path) -> dict[str, Any]:
     return facts
 
 
-def read_env(given: Mapping[str, str | float], place: str = "env") -> dict[str, str]:
+def read_env(given: Mapping[str, str | float]) -> dict[str, str]:
     """The environment variables for ranks that a file gives, sorted by name.
 
     Args:
         given: name -> value.
-        place: of the variables, for errors.
 
     Raises:
         ValueError: rankbench sets one of them itself, or a value is not one line.
@@ -173,12 +174,12 @@ def read_env(given: Mapping[str, str | float], place: str = "env") -> dict[str, 
     for name, value in given.items():
         if any(ord(char) < 32 for char in str(value)):
             raise ValueError(
-                f"{place}.{name}: expected one line, without control characters, not "
+                f"env.{name}: expected one line, without control characters, not "
                 f"{value!r:.60}: launchers cannot pass others on"
             )
         if name in OWN_VARIABLES:
             raise ValueError(
-                f"{place}.{name}: rankbench sets this variable itself; "
+                f"env.{name}: rankbench sets this variable itself; "
                 f"{OWN_VARIABLES[name]}"
             )
     return {name: str(value) for name, value in sorted(given.items())}
@@ -204,7 +205,7 @@ OWN_SBATCH = {
 }
 
 
-def check_sbatch(given: Mapping[str, Any], place: str) -> None:
+def check_sbatch(given: Mapping[str, Any]) -> None:
     """Check the options of sbatch that a site passes on.
 
     Raises:
@@ -215,10 +216,10 @@ def check_sbatch(given: Mapping[str, Any], place: str) -> None:
         for own, remedy in OWN_SBATCH.items():
             if own.startswith(name):
                 raise ValueError(
-                    f"{place}.{name}: rankbench sets --{own} itself; {remedy}"
+                    f"sbatch.{name}: rankbench sets --{own} itself; {remedy}"
                 )
         if value is False:
-            raise ValueError(f"{place}.{name}: expected true or a value, got false")
+            raise ValueError(f"sbatch.{name}: expected true or a value, got false")
 
 
 def check_images(given: Mapping[str, Any], place: str) -> None:
@@ -348,7 +349,7 @@ def read_hostfile(path: Path) -> list[Host]:
     return hosts
 
 
-def check_gres(gres: str, source: str) -> None:
+def check_gres(gres: str) -> None:
     """Check Slurm's name of a GPU: without the number and sockets that `sinfo` prints.
 
     Raises:
@@ -360,7 +361,7 @@ def check_gres(gres: str, source: str) -> None:
     wanted = re.sub(r"(:\d{1,2})?$", "", name, count=1)
     if gres != wanted or not re.fullmatch(r"\w+(:[\w.-]+)?", gres):
         raise ValueError(
-            f"{source}: gres: {gres}: expected the name of a GPU, with its type if the "
+            f"gres: {gres}: expected the name of a GPU, with its type if the "
             f"cluster needs it, and without the number of GPUs: {wanted or 'gpu'}"
         )
 
@@ -373,7 +374,7 @@ def check_hosts(hosts: Sequence[Host], source: str) -> None:
     """
     if not hosts:
         raise ValueError(
-            f"{source}: hosts: scheduler: ssh needs the hosts, such as "
+            f"{source}: scheduler: ssh needs the hosts, such as "
             "[{name: a, devices: 2}, {name: b, devices: 2}], or a hostfile"
         )
     seen = set()
@@ -381,23 +382,22 @@ def check_hosts(hosts: Sequence[Host], source: str) -> None:
         name = host["name"]
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"{source}: hosts: {name!r} is no name of a host: users, ports and "
+                f"{source}: {name!r} is no name of a host: users, ports and "
                 "other names belong into ~/.ssh/config"
             )
         if name in seen:
-            raise ValueError(f"{source}: hosts: {name} appears twice")
+            raise ValueError(f"{source}: {name} appears twice")
         if host["devices"] < 1:
-            raise ValueError(f"{source}: hosts: {name} has no devices")
+            raise ValueError(f"{source}: {name} has no devices")
         seen.add(name)
 
 
-def use_hosts(site: Site, wanted: Sequence[str] | None, source: str) -> Site:
+def use_hosts(site: Site, wanted: Sequence[str] | None) -> Site:
     """Return the site with only these hosts, in this order.
 
     Args:
         site: the site.
         wanted: names; None for all of them in the order of the site file.
-        source: name of the experiment file, for errors.
 
     Raises:
         ValueError: the site does not list such a host.
@@ -407,13 +407,13 @@ def use_hosts(site: Site, wanted: Sequence[str] | None, source: str) -> Site:
     known = {host["name"]: host for host in site.hosts}
     if not known:
         raise ValueError(
-            f"{source}: hosts: this site lists no hosts (scheduler: {site.scheduler}): "
+            f"hosts: this site lists no hosts (scheduler: {site.scheduler}): "
             "remove the key"
         )
     for name in wanted:
         if name not in known:
             raise ValueError(
-                f"{source}: hosts: {name}: no such host{did_you_mean(name, known)} "
+                f"hosts: {name}: no such host{did_you_mean(name, known)} "
                 f"(site.yaml lists {', '.join(known)})"
             )
     hosts = [known[name] for name in wanted]

@@ -37,7 +37,6 @@ from rankbench.matrix.catalog import CONTAINERS, Catalog, find_image, load_catal
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.own import OwnFiles
 from rankbench.matrix.plan import make_plan
-from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import find_cell, select_cells
 from rankbench.matrix.site import (
     CONTAINER,
@@ -55,6 +54,7 @@ from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.record import Layout, read_json
 from rankbench.say import say
 from rankbench.schedulers import SCHEDULERS, scheduler_of
+from rankbench.schema import did_you_mean
 
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 

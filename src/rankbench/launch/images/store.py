@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rankbench.own_files import hash_file
 from rankbench.record import read_json
+from rankbench.schema import load_yaml
 
 SIDECAR_VERSION = 1
 
@@ -132,7 +131,7 @@ def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
     Raises:
         ValueError: a definition or an input is missing.
     """
-    entries: dict[str, Any] = yaml.safe_load((containers / "images.yaml").read_text())
+    entries = load_yaml(containers / "images.yaml")
     wanted = {
         f"{name}-{flavour}": (entry, flavour)
         for name, entry in entries.items()

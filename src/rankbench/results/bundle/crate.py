@@ -14,10 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
 from rankbench.record import Record
 from rankbench.results.bundle.manifest import list_files
+from rankbench.schema import load_yaml
 
 CRATE, README = OF_CRATE = "ro-crate-metadata.json", "README.md"
 
@@ -104,7 +103,7 @@ def write_crate(
         return
     (root / README).write_text(_README_TEXT)
     names, _ = list_files(root)
-    cited = yaml.safe_load((root / _CITATION).read_bytes())
+    cited = load_yaml(root / _CITATION)
     home = {"@id": cited.get("repository-code") or _CITATION}
     experiment = plan["experiment"]
     title = f"rankbench results: {experiment['name']}"

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import fastjsonschema
-import yaml
 
-from rankbench.assets import find_asset
 from rankbench.record import Record, read_versioned
-
-SCHEMAS = find_asset("workflow/schemas")
+from rankbench.schema import compile_schema, load_schema
 
 _SHOWN = 60  # Number of characters that are shown of a refused value.
 
@@ -62,6 +59,4 @@ def check(value: Any, kind: str, path: Path) -> None:
 def _checker(kind: str) -> Callable[[Any], Any]:
     # Aliases in place of `$ref`: compiled checks format their position at every
     # reference, which takes longer than the check itself.
-    schema = yaml.safe_load((SCHEMAS / f"{kind}.schema.yaml").read_text())
-    check: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
-    return check
+    return compile_schema(load_schema(kind), all_errors=False)
