@@ -285,7 +285,10 @@ def fit_brackets(logs: Values) -> Found:
     fit = Fit({str(cell): list(enumerate(own)) for cell, own in enumerate(rates)})
     confidence = confidence_of_each(len(logs) - 1)
     ratios = [fit.ratio(str(cell), "0") for cell in range(1, len(logs))]
-    ends = [ratio.bracket(confidence).interval or (0, math.inf) for ratio in ratios]
+    ends = [
+        (ratio and ratio.bracket(confidence).interval) or (0, math.inf)
+        for ratio in ratios
+    ]
     return Found(*np.log(np.array(ends)).T)
 
 

@@ -140,7 +140,8 @@ def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
             for cell in cells[: rng.integers(2, 5)]
         ]
         for one in writer.read(rows).summaries:
-            for name in ("speedup", "efficiency"):
+            # Without a round in common there is no ratio.
+            for name in {"speedup", "efficiency"} & one.numbers.keys():
                 text = str(show_estimate(one.numbers[name]))
                 found = PRINTED.fullmatch(text)
                 if found is None:
@@ -149,7 +150,7 @@ def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
                 value, low, high = map(float, found.groups()[:3])
                 verdict = found[4] or ""
                 judged[verdict] += 1
-                within = 1 / 1.03 <= low <= high <= 1.03
+                within = 1 / 1.03 <= low <= 1 <= high <= 1.03
                 assert (verdict == fit.EQUAL) == within, text
                 if not within:
                     assert (verdict == fit.UNTOLD) == (low <= 1 <= high), text
@@ -233,9 +234,8 @@ def check_answer(
     best = ok[fastest["cell"]]
     assert said["USE"].startswith(names[fastest["recommended"]])
     noisy = "too noisy" in said["USE"]
-    rate = number_of(best, "throughput")
-    wide = bool(rate.interval) and rate.interval[1] - rate.interval[0] > rate.value / 2
-    assert noisy == wide
+    ends = [one["ratio"]["high"] or 0 for one in fastest["rivals"]]
+    assert noisy == (max(ends, default=0) > 1.2)
     unit = best.get("unit") or "samples/s"
     assert noisy or f": {shown(best, 'throughput')} {unit}." in said["USE"]
     check_rivals(fastest, ok, answer["margin"])
@@ -272,9 +272,8 @@ def check_rivals(fastest: dict[str, Any], ok: Rows, margin: float) -> None:
             continue
         _, *ends = map(float, PRINTED.fullmatch(text).groups()[:3])  # type: ignore[union-attr]
         equal = 1 / (1 + margin) <= ends[0] <= ends[1] <= 1 + margin
-        assert (rival["verdict"] == EQUAL) == equal, text
-        assert rival["verdict"] in (EQUAL, UNTOLD)
-        assert equal or ends[0] <= 1 <= ends[1], text
+        assert rival["verdict"] == (EQUAL if equal else UNTOLD), text
+        assert ends[0] <= 1 <= ends[1], text
     if fastest["recommended"] != fastest["cell"]:
         verdicts = {one["cell"]: one["verdict"] for one in fastest["rivals"]}
         assert verdicts[fastest["recommended"]] == EQUAL

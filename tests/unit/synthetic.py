@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -124,7 +125,10 @@ def write_launch(
     reason: str | None = None,
     **changes: Any,
 ) -> Path:
-    """One launch of `rate` samples/s; `changes` replace members of its record."""
+    """One launch of `rate` samples/s; `changes` replace members of its record.
+
+    It is in a round, unless `round` is None.
+    """
     record: dict[str, Any] = {
         "schema": 1,
         "experiment": "quickstart",
@@ -139,6 +143,8 @@ def write_launch(
         "reason": reason,
         "cause": None,
         "image": None,
+        # Other results have other rounds.
+        "round": {"seed": crc32(bytes(layout.root)), "number": launch, "position": 1},
         "started": f"2026-01-01T00:00:{launch:02d}+00:00",
         "ended": f"2026-01-01T00:01:{launch:02d}+00:00",
     }
@@ -152,7 +158,10 @@ def write_launch(
         np.savez(directory / "steps.npz", **steps)
         record |= _measured(planned["phases"], devices, samples, window)
         record["shape"] = _shape(planned["cell"]["topology"])
-    (directory / "record.json").write_text(json.dumps(record | changes))
+    record |= changes
+    if record["round"] is None:
+        del record["round"]
+    (directory / "record.json").write_text(json.dumps(record))
     return directory
 
 
@@ -180,9 +189,13 @@ def write_launches(
     count: int = 6,
     **options: Any,
 ) -> None:
-    """Launches 1 to `count`, with rates that scatter by a percent around `rate`."""
+    """Launches 1 to `count`, with rates that scatter by a percent around `rate`.
+
+    Six are the same six for all cells, in another order.
+    """
+    order = 2 + len(planned["id"]) % 4
     for launch in range(1, count + 1):
-        spread = 1 + 0.01 * ((launch * 5) % 7 - 3)
+        spread = 1 + 0.01 * ((launch * order) % 7 - 3)
         write_launch(layout, planned, launch, rate=rate * spread, **options)
 
 
@@ -375,8 +388,9 @@ def write_example(root: Path) -> Layout:
     cells = [single, *ddp, shared, mp, nccl, crashed, pending, old]
     layout = write_plan(root, cells)
     write_launches(layout, single, rate=800)
-    for planned, rate in zip([*ddp, shared], (790, 1500, 2700, 1400), strict=True):
+    for planned, rate in zip(ddp, (790, 1500, 2700), strict=True):
         write_launches(layout, planned, rate=rate)
+    write_launches(layout, shared, rate=1400, round=None)
     write_launches(layout, mp, rate=700, count=3, wanted=3)
     write_launches(layout, crashed, count=2)
     write_launch(layout, crashed, 3, status="crashed", reason="rank 1 ended by SIGSEGV")

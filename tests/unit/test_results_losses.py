@@ -18,7 +18,6 @@ from rankbench.results.numbers.summary import Summary
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import collectives, losses
 from unit import synthetic
-from unit.synthetic import edited
 
 pytestmark = pytest.mark.unit
 
@@ -200,20 +199,10 @@ def test_parts_add_up_to_what_is_lost(tmp_path):
     assert loss.exchange == pytest.approx(4.1, rel=0.01)
     assert loss.parts["transfer"].value == pytest.approx(4.1, rel=0.01)
     assert loss.is_certain
-    assert not loss.is_paired
 
 
-def test_rounds_pair_the_steps(tmp_path):
-    layout = write_two(tmp_path)
-    for path in layout.root.glob("records/*/1/*/record.json"):
-        with edited(path) as record:
-            number = record["launch"]
-            record["round"] = {"seed": 7, "number": number, "position": 1}
-    (loss,) = find_losses(summaries_of(layout))
-    assert loss.is_paired
-    # Both scatter alike, so their difference scatters with the machine.
-    assert loss.lost.low is not None
-    assert loss.lost.low < loss.lost.value < loss.lost.high
+def test_launches_of_other_rounds_are_not_compared(tmp_path):
+    assert find_losses(summaries_of(write_two(tmp_path, round=None))) == []
 
 
 def test_without_a_base_nothing_is_said(tmp_path):

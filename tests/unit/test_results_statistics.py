@@ -8,7 +8,6 @@ from scipy import stats
 
 from rankbench.results.numbers.statistics import (
     Estimate,
-    difference_of_means,
     geometric_mean,
     mean,
     spread,
@@ -39,21 +38,10 @@ def test_the_mean_of_a_rate_is_one_over_that_of_its_time():
 def test_no_interval_below_four_launches(count):
     assert mean([1.0] * count) == Estimate(1.0)
     assert geometric_mean([1.0] * count) == Estimate(1.0)
-    assert difference_of_means([1.0] * count, [3.0] * 6) == Estimate(-2.0)
-    assert difference_of_means([3.0] * 6, [1.0] * count) == Estimate(2.0)
-
-
-def test_the_interval_of_a_difference_is_welchs():
-    rng = np.random.default_rng(2)
-    above, below = rng.normal(10, 1, 9), rng.normal(8, 3, 6)
-    found = difference_of_means(above.tolist(), below.tolist())
-    theirs = stats.ttest_ind(above, below, equal_var=False).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
 
 def test_values_that_do_not_scatter_are_exact():
     assert mean([2.0] * 6) == Estimate(2.0, 2.0, 2.0)
-    assert difference_of_means([3.0] * 6, [2.0] * 6) == Estimate(1.0, 1.0, 1.0)
 
 
 def test_spread_is_relative_and_robust():

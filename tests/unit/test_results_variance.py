@@ -27,8 +27,8 @@ DDP = plan_cell(make_cell("ddp"))
 )
 def test_what_is_equal_and_what_cannot_be_told_apart(tmp_path, rate, verdict):
     layout = write_plan(tmp_path, [SINGLE, DDP])
-    write_launches(layout, SINGLE, rate=800)
-    write_launches(layout, DDP, rate=rate)
+    for planned, own in ((SINGLE, 800), (DDP, rate)):
+        write_launches(layout, planned, rate=own, count=13)
     write_tables(layout)
     text = layout.table("md").read_text()
     # The names omit the model and data that both cells share.

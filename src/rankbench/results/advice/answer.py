@@ -6,7 +6,7 @@ same in words, from these values alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,16 @@ from rankbench.record import (
     UNCLEAN_END,
     disturbances,
 )
-from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
+from rankbench.results.advice.choice import (
+    APART,
+    EQUAL,
+    LESS,
+    Facts,
+    choose,
+    find_end,
+    is_too_noisy,
+    plan_next,
+)
 from rankbench.results.numbers.fit import MARGIN
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.measures import LOSS_STEPS, Measures
@@ -31,12 +40,12 @@ from rankbench.results.numbers.series import (
 )
 from rankbench.results.numbers.statistics import (
     MIN_LAUNCHES,
-    Estimate,
     mean,
     round_off,
 )
 from rankbench.results.numbers.summary import (
     DRIFTING,
+    GROUPED,
     NO_STEADY_STATE,
     UNPAIRED,
     Summary,
@@ -73,7 +82,9 @@ _DOUBTS = {
     "oversubscribed": "ranks share a core or a GPU, or lack cores",
     "throttled": "a GPU lowered its clocks",
     UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
-    UNPAIRED: "it was not launched in the same rounds as its base",
+    UNPAIRED: "it was not launched in the same rounds as its base, so nobody compared "
+    "them",
+    GROUPED: "its launches fall into groups: some are far slower than others",
     SAME_DATA: "its ranks train on the same samples",
     "unchecked": "no gate has checked what it trains",
 }
@@ -206,9 +217,9 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
     factors = {
         name: 1 / (row.row.devices if per_device else 1) for name, row in rows.items()
     }
-    fit = next(iter(rows.values())).fit
-    assert fit is not None
-    best, rivals = choose(fit, factors, margin)
+    first = next(iter(rows.values()))
+    assert first.fit is not None
+    best, rivals = choose(first.fit, factors, margin, look=first.look)
 
     def burden(name: str) -> tuple[int, int, int, bool]:
         """What a row asks for: devices, processes, packages."""
@@ -227,6 +238,8 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
         **({} if unit == "samples" else {"unit": f"{unit}/s"}),
         "recommended": min([best, *equal], key=burden),
         "rivals": [{"cell": name, **rival} for name, rival in close.items()],
+        "too_noisy": is_too_noisy(close.values()),
+        "is_compared": any(one["verdict"] != APART for one in rivals.values()),
         "less": len(rivals) - len(close),
     }
 
@@ -265,32 +278,17 @@ def _scale(series: Series, rows: Mapping[str, Summary], wanted: float) -> Facts 
     base = several[0].efficiency_base
     if base and base.id in rows and len(several) == len(points):
         points.insert(0, rows[base.id])
-    verdicts = [_judge(point.numbers["efficiency"], wanted) for point in several]
-    judged = list(zip(several, verdicts, strict=True))
-
-    def end(verdict: bool, choose: Callable[..., Summary | None]) -> Facts | None:
-        own = [point for point, told in judged if told is verdict]
-        chosen = choose(own, key=lambda point: point.row.devices, default=None)
-        return None if chosen is None else _describe_point(chosen)
-
+    above, end, is_below = find_end(several, wanted)
+    told = end and _describe_point(end)
     return {
         "series": series.name,
         "points": [
             {**_describe_point(point), "devices": point.row.devices} for point in points
         ],
-        "largest": end(True, max),
-        "first_below": end(False, min),
-        "untold": [_describe_point(point) for point, told in judged if told is None],
+        "largest": _describe_point(above[-1]) if above else None,
+        "first_below": told if is_below else None,
+        "untold": [told] if told and not is_below else [],
     }
-
-
-def _judge(efficiency: Estimate, wanted: float) -> bool | None:
-    """Whether the efficiency is above what is wanted; None if it cannot be told."""
-    if efficiency.low is None or efficiency.high is None:
-        return None
-    if efficiency.low > wanted:
-        return True
-    return False if efficiency.high < wanted else None
 
 
 def _describe_point(summary: Summary) -> Facts:

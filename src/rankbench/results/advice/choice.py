@@ -3,58 +3,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from rankbench.results.numbers import fit as fits
 from rankbench.results.numbers.fit import Fit, LogRatio, confidence_of_each
-from rankbench.results.numbers.statistics import round_off
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.statistics import (
+    MIN_LAUNCHES,
+    Estimate,
+    round_off,
+)
+from rankbench.results.numbers.summary import UNPAIRED, Summary
 
 # Values of an answer, as JSON has them.
 Facts = dict[str, Any]
 
 # What a row is, beside the best: certainly less; equal within the margin; or neither
-# can be told; or it has too few launches to be judged.
-LESS, EQUAL, UNTOLD, FEW = "less", "equal", "untold", "few"
+# can be told; or it has too few launches to be judged; or it was not launched in the
+# same rounds, so that nobody compares them.
+LESS, EQUAL, UNTOLD, FEW, APART = "less", "equal", "untold", "few", "apart"
+
+# The best row is not named if another may be better by more than this share.
+_TOO_NOISY = 0.2
 
 
 def choose(
-    fit: Fit, factors: Mapping[str, float], margin: float
+    fit: Fit, factors: Mapping[str, float], margin: float, *, look: int = 1
 ) -> tuple[str, dict[str, Facts]]:
     """Find the best of several rows, and compare all others with it.
 
-    The brackets of all rivals hold together, so the best row is called less than
-    another with a probability of 5 % at most, although the same launches choose the
-    row that the others are compared with (Hsu, Annals of Statistics 12, 1984).
+    Rows are compared if they were launched in the same rounds; of several sets of such
+    rows, the largest counts. The brackets of all pairs of its rows hold together,
+    because the same launches choose the row that the others are compared with.
 
     Args:
         fit: of the launches of these rows, and perhaps of others.
         factors: of the throughput of each row, by name: 1, or one over its devices.
         margin: rows that differ by less are equally good: 0.03 for 3 %.
+        look: number of times that launches were asked for.
 
     Returns:
-        The name of the best, and the others by name in descending order: `ratio` to the
-        best one; `verdict`: `LESS`, `EQUAL`, `UNTOLD` or `FEW`; `launches` of both that
-        would settle it, all in all, or None if it is settled or they are too many.
+        The name of the best, and the others by name in descending order, with those
+        that are `APART` at the end: `ratio` to the best one, or None; `verdict`;
+        `launches` of both that would settle it, all in all, or None if it is settled or
+        they are too many. If all are `APART`, no row is the best.
     """
+    paired = {
+        name: [other for other in factors if fit.is_paired(other, name)]
+        for name in factors
+    }
+    pivot = max(factors, key=lambda name: len(paired[name]))
 
-    def find(name: str, base: str) -> LogRatio:
-        ratio = fit.ratio(name, base)
+    def find(name: str, base: str) -> LogRatio | None:
+        if (ratio := fit.ratio(name, base)) is None:
+            return None
         off = math.log(factors[name] / factors[base])
         return replace(ratio, value=ratio.value + off)
 
-    first, *rest = factors
-    heights = {first: 0.0, **{name: find(name, first).value for name in rest}}
+    ratios = ((name, find(name, pivot)) for name in paired[pivot])
+    heights = {name: ratio.value for name, ratio in ratios if ratio}
     best = max(heights, key=lambda name: heights[name])
-    others = sorted(heights.keys() - {best}, key=lambda name: -heights[name])
-    confidence = confidence_of_each(len(others))
-    return best, {name: _judge(find(name, best), margin, confidence) for name in others}
+    confidence = confidence_of_each(math.comb(len(heights), 2), look=look)
+    order = sorted(heights.keys() - {best}, key=lambda name: -heights[name])
+    apart = [name for name in factors if name not in heights]
+    judged = {
+        name: _judge(find(name, best), margin, confidence) for name in order + apart
+    }
+    return best, dict(sorted(judged.items(), key=lambda one: one[1]["ratio"] is None))
 
 
-def _judge(ratio: LogRatio, margin: float, confidence: float) -> Facts:
+def _judge(ratio: LogRatio | None, margin: float, confidence: float) -> Facts:
+    if ratio is None:
+        return {"ratio": None, "verdict": APART, "launches": None}
     bracket = ratio.bracket(confidence)
     told = fits.judge(bracket, margin)
     if bracket.interval and told != fits.UNTOLD:
@@ -66,6 +88,34 @@ def _judge(ratio: LogRatio, margin: float, confidence: float) -> Facts:
     launches = ratio.launches_for(distance, confidence)
     verdict = UNTOLD if bracket.interval else FEW
     return {"ratio": bracket.to_json(), "verdict": verdict, "launches": launches}
+
+
+def is_too_noisy(rivals: Iterable[Facts]) -> bool:
+    """Whether a row may be so much better than the best that this one is not named."""
+    ratios = [Estimate.from_json(one["ratio"]) for one in rivals if one["ratio"]]
+    return any((ratio.printed()[0].high or 0) > 1 + _TOO_NOISY for ratio in ratios)
+
+
+def find_end(
+    points: Iterable[Summary], wanted: float
+) -> tuple[list[Summary], Summary | None, bool]:
+    """How far a series keeps its efficiency, by the brackets as they are printed.
+
+    Args:
+        points: of a series, with an efficiency.
+        wanted: the efficiency that a topology should have.
+
+    Returns:
+        The points above it, by devices, up to the first that is not; that one, or None;
+        and whether it is below: else it cannot be told.
+    """
+    above: list[Summary] = []
+    for point in sorted(points, key=lambda one: one.row.devices):
+        shown, _ = point.numbers["efficiency"].printed()
+        if shown.low is None or shown.low <= wanted:
+            return above, point, shown.high is not None and shown.high < wanted
+        above.append(point)
+    return above, None, False
 
 
 def plan_next(
@@ -94,9 +144,18 @@ def plan_next(
             if needed > len(rows[name].measures):
                 own[name] = max(needed, own.get(name, 0))
 
+    def launch_together(question: str, *names: str) -> None:
+        """Ask for common rounds, as many as the first row has launches."""
+        own = asked.setdefault(question, {})
+        more = max(MIN_LAUNCHES, len(rows[names[0]].measures))
+        for name in names:
+            own[name] = max(len(rows[name].measures) + more, own.get(name, 0))
+
     for question, choice in choices.items():
         for rival in choice["rivals"]:
-            if rival["verdict"] in (UNTOLD, FEW):
+            if rival["verdict"] == APART:
+                launch_together(question, choice["cell"], rival["cell"])
+            elif rival["verdict"] in (UNTOLD, FEW):
                 ask(question, rival["launches"], choice["cell"], rival["cell"])
     for point in [point for series in scaling for point in series["untold"]]:
         summary = rows.get(point["cell"])
@@ -104,9 +163,14 @@ def plan_next(
         if summary and base and base.id in rows:
             assert summary.fit is not None
             ratio = summary.fit.ratio(summary.row.id, base.id)
+            assert ratio is not None
             distance = abs(math.log(wanted / summary.numbers["efficiency"].value))
             launches = ratio.launches_for(distance, summary.confidence)
             ask("scaling", launches, summary.row.id, base.id)
+    for name, summary in rows.items():
+        for base in summary.bases if UNPAIRED in summary.marks else ():
+            if base.id in rows and base.id != name:
+                launch_together("scaling", base.id, name)
     return [_describe(question, rows, own) for question, own in asked.items() if own]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rankbench.cell import REFERENCE
-from rankbench.results.advice.choice import EQUAL, FEW, Facts
+from rankbench.results.advice.choice import APART, EQUAL, FEW, Facts
 from rankbench.results.elements.text import Note, figures, show_estimate
 from rankbench.results.numbers.fit import MOST_LAUNCHES
 from rankbench.results.numbers.statistics import Estimate
@@ -20,9 +20,6 @@ LINES, COLUMNS = 15, 100
 # Columns of the terms, and of what follows them.
 TERM = 8
 _WIDTH = COLUMNS - TERM
-
-# Of a value: an interval that is wider says nothing.
-_TOO_NOISY = 0.5
 
 # If more rows are as good, only the first ones are named.
 _MOST_NAMED = 4
@@ -197,8 +194,10 @@ def _use(facts: Facts, margin: float) -> Note:
     names, fastest = facts["names"], facts["fastest"]
     throughput = Estimate.from_json(fastest["throughput"])
     chosen = names[fastest["recommended"]]
-    ends = throughput.interval
-    if ends and ends[1] - ends[0] > _TOO_NOISY * throughput.value:
+    if not fastest.get("is_compared", True):
+        why = "no two rows were launched in the same rounds: launch them together"
+        return _note("USE", f"nothing is compared: {why}", lines=2)
+    if fastest.get("too_noisy"):
         disturbed = facts["measured"]["disturbed"]
         cause = (
             f"{disturbed} launches were disturbed" if disturbed else "launches scatter"
@@ -216,7 +215,10 @@ def _use(facts: Facts, margin: float) -> Note:
     if equal:
         more = f" and {len(equal) - 2} more" if len(equal) > 2 else ""
         said.append(f"As fast within {margin:.0%}: {', '.join(equal[:2])}{more}.")
-    untold = [row for row in rivals if row["verdict"] != EQUAL]
+    if apart := [names[row["cell"]] for row in rivals if row["verdict"] == APART]:
+        more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+        said.append(f"Not compared, of other rounds: {apart[0]}{more}.")
+    untold = [row for row in rivals if row["verdict"] not in (EQUAL, APART)]
     if untold:
         few = " (too few launches)" if untold[0]["verdict"] == FEW else ""
         ratio = show_estimate(Estimate.from_json(untold[0]["ratio"]))
@@ -441,6 +443,9 @@ def _rivals(facts: Facts, margin: float, *, of_cost: bool = False) -> Iterator[s
     """A sentence for each row that may be as good, up to a few."""
     rivals = facts["rivals"]
     for rival in rivals[:_MOST_NAMED]:
+        if rival["verdict"] == APART:
+            yield f"{rival['cell']} was launched in other rounds: nobody compares them."
+            continue
         ratio = Estimate.from_json(rival["ratio"])
         more, less = "faster", "slower"
         said = f"{rival['cell']} has {show_estimate(ratio)} of that: "

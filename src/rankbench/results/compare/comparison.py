@@ -21,6 +21,7 @@ from rankbench.results.numbers.fit import (
     LogRatio,
     confidence_of_each,
     find_drifting,
+    ratio_of_samples,
 )
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
@@ -187,9 +188,10 @@ def _judge(ratio: Estimate | None, margin: float) -> str:
     """The verdict of `compare` on a cell that can be judged."""
     if ratio is None or ratio.interval is None:
         return TOO_FEW
-    verdict = fit.judge(ratio, margin)
-    if verdict:
-        return EQUAL if verdict == fit.EQUAL else UNTOLD
+    if fit.is_within(ratio, margin):
+        return EQUAL
+    if fit.judge(ratio):
+        return UNTOLD
     return BETTER if ratio.value > 1 else WORSE
 
 
@@ -307,8 +309,8 @@ def _find_obstacle(old: CellLaunches, new: CellLaunches | None) -> tuple[str, st
 def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
     """The ratio of two cells, and whether launches of the same rounds tell it."""
     if not old.is_fixed:
-        both = Fit({"old": old.by_round, "new": new.by_round})
-        return both.ratio("new", "old"), both.is_paired("new", "old")
+        found = Fit({"old": old.by_round, "new": new.by_round}).ratio("new", "old")
+        return found or ratio_of_samples(new.throughput, old.throughput), bool(found)
     logs = np.log(new.throughput) - math.log(old.throughput[0])
     count = len(logs)
     if count < MIN_LAUNCHES:

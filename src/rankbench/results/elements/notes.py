@@ -20,6 +20,7 @@ from rankbench.results.numbers.summary import (
     DISTURBED,
     DRIFTING,
     ENVIRONMENT,
+    GROUPED,
     NO_STEADY_STATE,
     UNPAIRED,
     Summary,
@@ -47,9 +48,12 @@ MARKS = {
     "it counts. Its record is kept.",
     DRIFTING: "the launches grew faster or slower one after the other: the machine "
     "changed meanwhile (the bracket of a line through them excludes 0).",
-    UNPAIRED: "speedup and efficiency compare all launches of this row with all of "
-    "its base, because they were not launched in the same rounds: if the machine "
-    "changed in between, that is a part of the ratio.",
+    UNPAIRED: "this row and its base were not launched in the same rounds, so they "
+    "have no ratio: a machine that changes in between would be a part of it. "
+    "rankbench run --next launches them together.",
+    GROUPED: "significantly more launches of this row than of others were 1.5 times "
+    "slower than their rounds explain: its launches fall into groups, for example by "
+    "where memory was placed. All count, and its bracket is wide.",
     ENVIRONMENT: "launches of this workload ran with different values of these "
     "variables: only rows with equal ones are compared. env in site.yaml keeps them.",
     NO_EXCHANGE: "ranks exchange no gradients, and no weights: each trains a model of "

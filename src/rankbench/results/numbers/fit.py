@@ -6,7 +6,8 @@ launch is missing, a ratio is the geometric mean of the ratios within rounds.
 
 A launch is disturbed if it is 1.5 times slower than the other launches of its round
 explain, and farther off than five times the usual scatter. It is left out and counted,
-unless more than a third of its cell's launches are: then the cell is like that.
+unless the cell is like that: more than a third of its launches are, or two or more and
+significantly more than its share of all disturbed launches (hypergeometric, 5 %).
 
 The variance of a cell is its own, moderated by the usual one with the weight of one
 launch (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, with
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import gammaln, ndtri
 
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
@@ -42,6 +43,10 @@ EQUAL, UNTOLD = "=", "n.s."
 # A disturbed launch is so many times slower than explained, and so many usual scatters
 # off. Of a cell's launches, at most one in so many is left out.
 _SLOWER, _SCATTERS, _ONE_IN = 1.5, 5.0, 3
+
+# By chance, a cell has so many more slow launches than the others with less than this
+# probability: then its launches fall into groups.
+_BY_CHANCE = 0.05
 
 # So large a share of all launches keep within the usual scatter.
 _USUAL = 0.85
@@ -121,6 +126,7 @@ class Fit:
 
     Attributes:
         disturbed: cell -> places, from 0, of its launches that are left out.
+        grouped: cells with slow launches that are kept, because they are like that.
     """
 
     def __init__(self, launches: Launches) -> None:
@@ -131,35 +137,46 @@ class Fit:
         """
         self._cells = {name: place for place, name in enumerate(launches)}
         rounds: dict[Hashable, int] = {}
-        flat = [(name, *launch) for name, own in launches.items() for launch in own]
-        cell = np.array([self._cells[name] for name, _, _ in flat])
-        turn = np.array([rounds.setdefault(key, len(rounds)) for _, key, _ in flat])
-        logs = np.log([value for _, _, value in flat])
-        gone, usual, scatter = _find_disturbed(logs, cell, turn)
+        cell = np.repeat(np.arange(len(launches)), [len(o) for o in launches.values()])
+        turn = np.array(
+            [
+                rounds.setdefault(key, len(rounds))
+                for own in launches.values()
+                for key, _ in own
+            ]
+        )
+        logs = np.log([value for own in launches.values() for _, value in own])
+        gone, grouped, usual, scatter = _find_disturbed(logs, cell, turn)
         self.disturbed = {
             name: np.flatnonzero(gone[cell == place]).tolist()
             for name, place in self._cells.items()
         }
+        self.grouped = {name for name, n in self._cells.items() if n in grouped}
+        every = np.zeros((len(launches), len(rounds)))
+        every[cell, turn] = 1
         cell, turn, logs = cell[~gone], turn[~gone], logs[~gone]
-        self._logs, self._cell, self._turn = logs, cell, turn
-        self._weight = 1 / scatter[cell] ** 2
-        cells, self._rounds = len(self._cells), len(rounds)
-        # The normal equations; columns are cells first, then rounds.
-        column, size = cells + turn, cells + len(rounds)
-        right, normal = np.zeros(size), np.zeros((size, size))
-        for rows in (cell, column):
-            np.add.at(right, rows, self._weight * logs)
-            for columns in (cell, column):
-                np.add.at(normal, (rows, columns), self._weight)
-        scale = normal.max()
-        # Singular, because rounds may take what all cells give: hence a pseudo-inverse.
+        weight, cells = 1 / scatter[cell] ** 2, len(launches)
+        # The normal equations without the rounds, which are eliminated. Rounds may take
+        # what all cells give, so they are singular: hence a pseudo-inverse.
+        both = np.zeros((cells, len(rounds)))
+        np.add.at(both, (cell, turn), weight)
+        of_round = np.maximum(both.sum(axis=0), np.finfo(float).tiny)
+        self._weights, self._share = both, both / of_round
+        self._each = 1 / scatter**2
+        normal = np.diag(both.sum(axis=1)) - self._share @ both.T
+        scale = max(float(normal.max()), np.finfo(float).tiny)
         inverse = np.linalg.pinv(normal / scale, rcond=1e-10, hermitian=True) / scale
         self._inverse = inverse
-        solution = inverse @ right
-        rest = logs - solution[cell] - solution[column]
+        mean = np.bincount(turn, weight * logs, minlength=len(rounds)) / of_round
+        sums = np.bincount(cell, weight * (logs - mean[turn]), minlength=cells)
+        self._value = inverse @ sums
+        level = mean - self._value @ self._share
+        rest = logs - self._value[cell] - level[turn]
         # Degrees of freedom of a launch: 1 less its weight in its own fitted value.
-        own = inverse[cell, cell] + 2 * inverse[cell, column] + inverse[column, column]
-        free = 1 - self._weight * own
+        beside = inverse @ self._share
+        own = inverse[cell, cell] - 2 * beside[cell, turn]
+        own += ((beside * self._share).sum(axis=0) + 1 / of_round)[turn]
+        free = 1 - weight * own
         self._all_freedom = float(free.sum())
         freedom = np.maximum(np.bincount(cell, free, minlength=cells), 1e-9)
         square = np.bincount(cell, rest**2, minlength=cells) / freedom
@@ -167,63 +184,51 @@ class Fit:
         usual = max(usual**2, float(np.median(square)))
         self._freedom = freedom + _PRIOR
         self._variance = (freedom * square + _PRIOR * usual) / self._freedom
+        self._counts = np.bincount(cell, minlength=cells)
+        # Disturbed launches were in their rounds as well.
+        common, counted = every @ every.T, (both > 0) @ (both > 0).T
+        enough = np.minimum(every.sum(axis=1), min(MIN_LAUNCHES, len(rounds)))
+        self._paired = counted & (common >= np.minimum.outer(enough, enough))
         self._ratios: dict[tuple[str, str], LogRatio | None] = {}
 
-    def ratio(self, name: str, base: str) -> LogRatio:
-        """The ratio of two cells.
-
-        Without enough rounds in common, all their launches count as of one round.
-        """
-        if (found := self._in_rounds(name, base)) is not None:
-            return found
-        alone: Launches = {
-            side: [(None, math.exp(log)) for log in self._logs[self._is_of(side)]]
-            for side in (name, base)
-        }
-        return Fit(alone).ratio(name, base)
-
-    def is_paired(self, name: str, base: str) -> bool:
-        """Whether enough launches of both cells were in the same rounds."""
-        return self._in_rounds(name, base) is not None
-
-    def _is_of(self, name: str) -> Mask:
-        return np.asarray(self._cell == self._cells[name])
-
-    def _in_rounds(self, name: str, base: str) -> LogRatio | None:
-        """The ratio by the fit; None if rounds do not connect the cells well enough."""
+    def ratio(self, name: str, base: str) -> LogRatio | None:
+        """The ratio of two cells; None unless they are paired."""
         if (name, base) not in self._ratios:
             self._ratios[name, base] = self._find_ratio(name, base)
         return self._ratios[name, base]
 
+    def is_paired(self, name: str, base: str) -> bool:
+        """Whether enough launches of both cells were in the same rounds."""
+        return bool(self._paired[self._cells[name], self._cells[base]])
+
     def _find_ratio(self, name: str, base: str) -> LogRatio | None:
-        cells = len(self._cells)
-        own, theirs = (self._turn[self._is_of(side)] for side in (name, base))
-        few = min(len(own), len(theirs))
-        common = len(np.intersect1d(own, theirs))
-        if self._rounds > 1 and common < min(few, MIN_LAUNCHES):
+        if not self.is_paired(name, base):
             return None
-        asked = np.zeros(cells + self._rounds)
-        asked[self._cells[name]], asked[self._cells[base]] = 1.0, -1.0
-        found = self._inverse @ asked
-        shares = self._weight * (found[self._cell] + found[cells + self._turn])
-        value = float(shares @ self._logs)
+        mine, theirs = self._cells[name], self._cells[base]
+        few = int(min(self._counts[mine], self._counts[theirs]))
+        value = float(self._value[mine] - self._value[theirs])
         if few < MIN_LAUNCHES:
             return LogRatio(value, math.inf, 1.0, few)
-        parts = np.bincount(self._cell, shares**2, minlength=cells) * self._variance
+        found = self._inverse[mine] - self._inverse[theirs]
+        # What the logarithm of each launch has as its factor in the value, squared.
+        factors = (found[:, None] - found @ self._share) ** 2
+        parts = (factors * self._weights).sum(axis=1) * self._each * self._variance
         error, freedom = satterthwaite(parts, self._freedom)
-        mine = float(parts[self._cells[name]])
-        return LogRatio(value, error, min(freedom, self._all_freedom), few, mine)
+        freedom = min(freedom, self._all_freedom)
+        return LogRatio(value, error, freedom, few, float(parts[mine]))
 
 
-def ratio_of_samples(values: Sequence[float], others: Sequence[float]) -> Estimate:
-    """The ratio of launches that were in no common rounds.
+def ratio_of_samples(values: Sequence[float], others: Sequence[float]) -> LogRatio:
+    """The ratio of launches that are not of one table, and so in no common rounds.
 
     Args:
         values, others: positive, one number for each launch.
     """
     sides = {"values": values, "others": others}
     fit = Fit({name: [(None, value) for value in side] for name, side in sides.items()})
-    return fit.ratio("values", "others").bracket(CONFIDENCE)
+    found = fit.ratio("values", "others")
+    assert found is not None
+    return found
 
 
 def find_drifting(series: Mapping[str, Sequence[float]]) -> list[str]:
@@ -251,26 +256,41 @@ def find_drifting(series: Mapping[str, Sequence[float]]) -> list[str]:
 def judge(ratio: Estimate, margin: float = MARGIN) -> str:
     """`EQUAL`, `UNTOLD`, or nothing for a ratio that differs from 1.
 
-    A ratio without a bracket has no verdict. The bracket counts as it is printed, so
-    that no reader sees another one than the verdict is of. Rounding never makes a
-    bracket that holds 1 exclude it.
+    It is equal if the bracket includes 1 and lies within the margin. A ratio without a
+    bracket has no verdict. The bracket counts as it is printed, so that no reader sees
+    another one than the verdict is of. Rounding never makes a bracket that holds 1
+    exclude it.
     """
+    if not ratio.printed()[0].may_be(1.0):
+        return ""
+    return EQUAL if is_within(ratio, margin) else UNTOLD
+
+
+def is_within(ratio: Estimate, margin: float) -> bool:
+    """Whether the bracket, as it is printed, lies within the margin around 1."""
     shown, _ = ratio.printed()
     if shown.low is None or shown.high is None:
-        return ""
-    if 1 / (1 + margin) <= shown.low and shown.high <= 1 + margin:
-        return EQUAL
-    return UNTOLD if shown.may_be(1.0) else ""
+        return False
+    return 1 / (1 + margin) <= shown.low and shown.high <= 1 + margin
 
 
-def confidence_of_each(ratios: int, confidence: float = CONFIDENCE) -> float:
-    """Confidence of each of so many brackets, such that all hold at once (Sidak)."""
-    return float(confidence ** (1 / max(1, ratios)))
+def confidence_of_each(
+    ratios: int, confidence: float = CONFIDENCE, *, look: int = 1
+) -> float:
+    """Confidence of each of so many brackets, such that all hold at once (Sidak).
+
+    Args:
+        ratios: number of the brackets.
+        confidence: of all of them.
+        look: who looks again, after more launches because of what he saw, errs more
+            often in all; so each look may err half as often as the one before.
+    """
+    return float((1 - (1 - confidence) / 2 ** (look - 1)) ** (1 / max(1, ratios)))
 
 
 def _find_disturbed(
     logs: Array, cell: Indices, turn: Indices
-) -> tuple[Mask, float, Array]:
+) -> tuple[Mask, set[int], float, Array]:
     """Find the launches that are far slower than their round explains.
 
     Args:
@@ -278,12 +298,11 @@ def _find_disturbed(
         cell, turn: numbers of its cell and its round, from 0.
 
     Returns:
-        Which launches those are; the usual scatter of a launch; and that of each cell,
-        which is the usual one at least.
+        Which launches those are; the cells with slow launches that are kept; the usual
+        scatter of a launch; and that of each cell, which is the usual one at least.
     """
     count, cells, rounds = len(logs), cell.max() + 1, turn.max() + 1
-    by_cell = [np.flatnonzero(cell == place) for place in range(cells)]
-    by_round = [np.flatnonzero(turn == place) for place in range(rounds)]
+    by_cell, by_round = _places(cell), _places(turn)
     # Tukey's median polish: a few far launches do not move its values.
     of_round = np.zeros(rounds)
     for _ in range(4):
@@ -298,17 +317,53 @@ def _find_disturbed(
     place = max(1, int(_USUAL * count + 1e-9)) - 1
     usual = float(np.sort(far)[place] / ndtri((1 + _USUAL) / 2))
     usual *= math.sqrt(max(0, count - rounds) / max(1, count - cells))
-    scatter, gone = np.zeros(cells), np.zeros(count, bool)
+    scatter, gone, slow = np.zeros(cells), np.zeros(count, bool), np.zeros(count, bool)
     for number, mine in enumerate(by_cell):
         most = len(mine) // _ONE_IN
         rank = len(mine) - most
         share = (rank - 3 / 8) / (len(mine) + 1 / 4)  # Blom's plotting position
         inner = float(np.sort(far[mine])[rank - 1] / ndtri((1 + share) / 2))
         scatter[number] = max(usual, inner, 1e-6)
-        slow = mine[off[mine] < -max(math.log(_SLOWER), _SCATTERS * scatter[number])]
-        if len(slow) <= most:
-            gone[slow] = True
-    return gone, usual, scatter
+        limit = max(math.log(_SLOWER), _SCATTERS * scatter[number])
+        slow[mine] = off[mine] < -limit
+    grouped, every = set(), int(slow.sum())
+    for number, mine in enumerate(by_cell):
+        own = int(slow[mine].sum())
+        is_often = own > len(mine) // _ONE_IN
+        if own > 1:
+            chance = _chance_of(own, len(mine), every, count)
+            is_often = is_often or chance < _BY_CHANCE
+        if is_often:
+            grouped.add(number)
+        else:
+            gone[mine] = slow[mine]
+    return gone, grouped, usual, scatter
+
+
+def _places(numbers: Indices) -> list[Indices]:
+    """For each number from 0, the places where it is."""
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(numbers))[:-1])
+
+
+def _chance_of(own: int, launches: int, every: int, count: int) -> float:
+    """Chance of so many or more of a cell's launches among those that are slow.
+
+    Args:
+        own: slow launches of the cell.
+        launches: all of the cell.
+        every: slow launches of all cells.
+        count: launches of all cells.
+    """
+
+    def choices(of: int, some: Indices) -> Array:
+        """Logarithm of the number of ways to choose some of them."""
+        left = gammaln(some + 1) + gammaln(of - some + 1)
+        return np.asarray(gammaln(of + 1) - left)
+
+    some = np.arange(own, min(every, launches) + 1)
+    ways = choices(every, some) + choices(count - every, launches - some)
+    return float(np.exp(ways - choices(count, np.array(launches))).sum())
 
 
 def _medians_of_others(values: Array) -> Array:

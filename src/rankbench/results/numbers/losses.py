@@ -14,12 +14,7 @@ from dataclasses import dataclass
 
 from rankbench.results.numbers.composition import Composition
 from rankbench.results.numbers.exchange import find_sweeps
-from rankbench.results.numbers.statistics import (
-    MIN_LAUNCHES,
-    Estimate,
-    difference_of_means,
-    mean,
-)
+from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
 # In the order in which documents show them.
@@ -34,12 +29,11 @@ class Loss:
         cell, base: ids.
         step: mean over launches.
         promised: the step with efficiency 1.
-        lost: `step` - `promised`, in rounds if `is_paired`.
+        lost: `step` - `promised`, as a mean over rounds.
         parts: name in `PARTS` -> its share of `lost`; they add up to it.
         exchange: how long the bytes of a step take by themselves, from the sweep of the
             same row; None if there is no sweep, or if it is unknown what is exchanged.
         is_separate: whether communication is separate from computation.
-        is_paired: whether row and base are compared within rounds.
         late: the slow rank, and the phase in which it is slow, if most launches agree.
     """
 
@@ -51,7 +45,6 @@ class Loss:
     parts: Mapping[str, Estimate]
     exchange: float | None
     is_separate: bool
-    is_paired: bool
     late: tuple[int, str] | None
 
     @property
@@ -61,13 +54,13 @@ class Loss:
 
 
 def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
-    """The losses of the rows on several devices that have a base."""
+    """The losses of the rows on several devices that are compared with a base."""
     by_id = {summary.row.id: summary for summary in summaries if summary.measures}
     return [
         _find(summary, by_id[base.id])
         for summary in by_id.values()
         if (base := summary.efficiency_base) and base.id != summary.row.id
-        if summary.row.devices > 1
+        if summary.row.devices > 1 and "efficiency" in summary.numbers
     ]
 
 
@@ -94,8 +87,7 @@ def _find(summary: Summary, base: Summary) -> Loss:
         one.turn: {name: factor * ms for name, ms in _divide(one.parts, None).items()}
         for one in base.counted
     }
-    common = [turn for turn in above if turn in below]
-    rounds = common if len(common) >= MIN_LAUNCHES else []
+    rounds = [turn for turn in above if turn in below]
     # The slow rank that more than half of the launches name.
     late = Counter(launch.parts.late for launch in summary.counted).most_common(1)[0]
     return Loss(
@@ -107,7 +99,6 @@ def _find(summary: Summary, base: Summary) -> Loss:
         parts={name: _differ(above, below, rounds, [name]) for name in PARTS},
         exchange=exchange,
         is_separate=all(launch.parts.is_separate for launch in summary.measures),
-        is_paired=bool(rounds),
         late=late[0] if 2 * late[1] > len(summary.counted) else None,
     )
 
@@ -131,12 +122,7 @@ def _differ(
     rounds: Sequence[Hashable],
     names: Sequence[str],
 ) -> Estimate:
-    """Difference of the sum of these parts: within rounds, or else of all launches."""
-
-    def total(parts: Mapping[str, float]) -> float:
-        return sum(parts[name] for name in names)
-
-    if rounds:
-        return mean([total(above[turn]) - total(below[turn]) for turn in rounds])
-    own, base = ([total(parts) for parts in side.values()] for side in (above, below))
-    return difference_of_means(own, base)
+    """Mean over rounds of the difference of the sum of these parts."""
+    return mean(
+        [sum(above[turn][n] - below[turn][n] for n in names) for turn in rounds]
+    )

@@ -127,19 +127,6 @@ def geometric_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate:
     return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high))
 
 
-def difference_of_means(values: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Difference of the means of two independent samples, with its interval (Welch)."""
-    sides = [np.asarray(side, float) for side in (values, others)]
-    value = float(sides[0].mean() - sides[1].mean())
-    if min(map(len, sides)) < MIN_LAUNCHES:
-        return Estimate(value)
-    parts = np.array([side.var(ddof=1) / len(side) for side in sides])
-    freedom = np.array([len(side) - 1 for side in sides])
-    error, degrees = satterthwaite(parts, freedom)
-    reach = quantile_of_t((1 + CONFIDENCE) / 2, degrees) * error
-    return Estimate(value, value - reach, value + reach)
-
-
 def satterthwaite(
     parts: NDArray[np.float64], freedom: NDArray[np.float64]
 ) -> tuple[float, float]:

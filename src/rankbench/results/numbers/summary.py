@@ -39,6 +39,7 @@ Group = tuple[str, str]
 NO_STEADY_STATE = "no-steady-state"
 DRIFTING = "drifting"
 UNPAIRED = "unpaired"
+GROUPED = "grouped"
 ENVIRONMENT = "environment"
 DETERMINISTIC = "deterministic"
 
@@ -71,9 +72,11 @@ class Summary:
             or None.
         fit: of all rows of its workload; None unless the row is ok.
         confidence: of each bracket of the table, so that all hold at once.
+        look: number of times that launches were asked for, the first one included.
         efficiency_base: the row on one device with the same settings: of `single`, or
             else of its own strategy, or None.
-        paired: whether the ratios are of launches within rounds; None without ratios.
+        paired: whether there were enough common rounds with the bases: without, there
+            is no ratio; None without bases.
     """
 
     row: Row
@@ -87,6 +90,7 @@ class Summary:
     paired: bool | None = None
     fit: Fit | None = field(default=None, repr=False, compare=False)
     confidence: float = CONFIDENCE
+    look: int = 1
 
     @property
     def counted(self) -> list[Measures]:
@@ -126,7 +130,10 @@ def summarise(results: Results) -> list[Summary]:
     fits = {group: Fit(alike) for group, alike in launches.items()}
     bases = _find_bases(ok, groups)
     ratios = {(name, base.id) for name, own in bases.items() for base in own if base}
-    confidence = confidence_of_each(sum(name != base for name, base in ratios))
+    count = sum(name != base for name, base in ratios)
+    asked = [{launch.record["wanted"] for launch in row.launches} for row in ok]
+    look = max(map(len, asked), default=1)
+    confidence = confidence_of_each(count, look=look)
     drifting = find_drifting(
         {name: [launch.throughput for launch in own] for name, own in measures.items()}
     )
@@ -139,6 +146,7 @@ def summarise(results: Results) -> list[Summary]:
             disturbed=tuple(fits[groups[row.id]].disturbed[row.id]),
             fit=fits[groups[row.id]],
             confidence=confidence,
+            look=look,
         )
         for row in ok
     }
@@ -220,23 +228,26 @@ def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> 
     agrees = len({launch.accuracy for launch in counted}) == 1
     if "accuracy" in numbers and len(counted) > 1 and agrees:
         numbers["accuracy"] = replace(numbers["accuracy"], verdict=DETERMINISTIC)
+    paired = None
     for column, base, factor in (
         ("speedup", single, 1.0),
         ("efficiency", same, 1 / row.devices),
     ):
         if base is not None:
-            # The ratio of the base itself is 1, without an interval.
-            numbers[column] = Estimate(1.0)
-            if base.row.id != row.id:
-                ratio = fit.ratio(row.id, base.row.id).bracket(summary.confidence)
-                ratio = ratio.scaled(factor)
+            if base.row.id == row.id:
+                # The ratio of the base itself is 1, without an interval.
+                numbers[column] = Estimate(1.0)
+                continue
+            found = fit.ratio(row.id, base.row.id)
+            paired = paired is not False and found is not None
+            if found is not None:
+                ratio = found.bracket(summary.confidence).scaled(factor)
                 numbers[column] = replace(ratio, verdict=judge(ratio))
     bases = [base for base in (single, same) if base]
-    others = {base.row.id for base in bases} - {row.id}
-    paired = all(fit.is_paired(row.id, base) for base in others) if others else None
     every = [*summary.measures, *(m for base in bases for m in base.measures)]
     marks = {
         DISTURBED: bool(summary.disturbed),
+        GROUPED: row.id in fit.grouped,
         "mixed-torch": len({launch.torch for launch in every}) > 1,
         NO_STEADY_STATE: not all(launch.steady for launch in summary.measures),
         UNPAIRED: paired is False,

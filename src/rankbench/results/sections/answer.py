@@ -42,7 +42,7 @@ def _rows(chosen: Facts) -> list[Shown]:
     return [
         best,
         *(
-            {**one, "ratio": Estimate.from_json(one["ratio"])}
+            {**one, "ratio": one["ratio"] and Estimate.from_json(one["ratio"])}
             for one in chosen["rivals"]
         ),
     ]

@@ -45,7 +45,6 @@ def _row(one: Loss) -> dict[str, Any]:
         "exchange_ms": one.exchange,
         "late_rank": None if one.late is None else one.late[0],
         "late_phase": None if one.late is None else one.late[1],
-        "rounds": "paired" if one.is_paired else "unpaired",
     }
 
 
@@ -118,6 +117,5 @@ SECTION = Section(
         "exchange_ms": float,
         "late_rank": int,
         "late_phase": str,
-        "rounds": str,
     },
 )

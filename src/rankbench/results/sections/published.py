@@ -7,10 +7,10 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
-from rankbench.results.numbers.fit import ratio_of_samples
+from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.statistics import Estimate, mean
+from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, mean
 from rankbench.results.numbers.summary import OF_LAUNCHES, Summary
 
 # Values that a source may have published: heading, and whether the ratio to the base
@@ -96,15 +96,25 @@ def _compare(
     if values:
         line["measured"] = OF_LAUNCHES.get(name, mean)(values)
     if base and QUANTITIES[name][1]:
-        below = _values(cells[base["cell"]], name, peaks)
-        if values and below and row["cell"] == base["cell"]:
-            line["ratio"] = Estimate(1.0)
-        elif values and below and min(*values, *below) > 0:
-            line["ratio"] = ratio_of_samples(values, below)
+        line["ratio"] = _ratio(cells[row["cell"]], cells[base["cell"]], name)
         if name in base:
             line["published_ratio"] = theirs / max(_list(base[name]))
             line["base"] = base["label"]
     return line
+
+
+def _ratio(row: Summary, base: Summary, name: str) -> Estimate | None:
+    """The ratio of two rows within rounds; None without enough common ones."""
+    sides = {
+        one.row.id: [(n.turn, getattr(n, name) or 0.0) for n in one.counted]
+        for one in (row, base)
+    }
+    if not all(own and min(value for _, value in own) > 0 for own in sides.values()):
+        return None
+    if row is base:
+        return Estimate(1.0)
+    found = Fit(sides).ratio(row.row.id, base.row.id)
+    return None if found is None else found.bracket(CONFIDENCE)
 
 
 def _list(number: float | Sequence[float]) -> Sequence[float]:
