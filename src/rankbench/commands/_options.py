@@ -139,18 +139,16 @@ def _switch(said: str) -> dict[str, Any]:
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "EXPERIMENT": _row("experiment file (config.yaml)", nargs="?"),
     "WHAT": _row("experiment file (config.yaml), result folder, or bundle", nargs="?"),
-    "MORE": _row("further result folders or bundles", nargs="*"),
     "CELLS": _row("ids of cells", nargs="*"),
     "CHECKED": _row("experiment file (config.yaml), or a Python file", nargs="?"),
     "NAME": _row("an image, such as gloo-cpu", nargs="*"),
     "FOLDER": _row("a new folder, or an empty one", type=Path, nargs="?"),
-    "BASELINE": _row("result folder, bundle, baseline, or CSV of numbers", type=Path),
-    "RESULTS": _row("result folder, or bundle", type=Path),
-    "OLD": _row("result folder, bundle, or baseline", type=Path),
-    "NEW": _row("the same; none with --between", type=Path, nargs="?"),
+    "SIDE": _row(
+        "result folder, bundle, baseline, or CSV with columns cell and throughput",
+        type=Path,
+        nargs="+",
+    ),
     "BUNDLE": _row("results.tar.zst or its folder", type=Path),
-    "MODEL": _row("model file, or launch with models of ranks", type=Path, nargs="+"),
-    "ADD": _row("keep result folders or bundles in the store", "add RUN", nargs="*"),
     "--override": _row("an override of the experiment file", "NAME"),
     "--site": _row(
         "folder of a profile, with site.yaml in it (local_profile, or the variable "
@@ -206,16 +204,18 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--topology": _row(
         "what to predict (the experiment's key `predict`)", "NODESxDEVICES", nargs="+"
     ),
-    "--at-least": _row("throughput over theirs that a row must reach", default=0.95),
-    "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
-    "--between": _row("compare cells of OLD that differ in this key alone", "KEY=A,B"),
-    "--save-baseline": _row(
-        "save the numbers of NEW (of OLD without NEW) in a file", "FILE", type=Path
+    "--at-least": _row(
+        "share of the first side that each row must reach, such as 0.95, or a "
+        "baseline, of which each row must reach 0.95",
+        "SHARE",
     ),
+    "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
+    "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
+    "--by": _row("compare each run with the one before", "date", choices=("date",)),
+    "--models": _switch("compare models of files, or of launches with `save_model`"),
+    "--save-baseline": _row("save the launches of the last side", "FILE", type=Path),
     "--tolerance": _row("largest difference of elements to ignore", default=0.0),
-    "--cell": _row("only this cell, with its runs", "ID"),
-    "--page": _row("also write a page", "FILE.html", type=Path),
-    "--store": _row("folder with the runs", "DIR", default=Path("history")),
+    "--page": _row("also write a page with a plot", "FILE.html", type=Path),
     "--anonymise": _switch("replace names of hosts, users, accounts, jobs and paths"),
     "--sign": _row("sign with this SSH key, or one of ssh-agent", "KEY", type=Path),
     "--add-to": _row(

@@ -3,61 +3,120 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rankbench.commands._options import BAD_INPUT, FINDING, OK, command, print_result
+from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_result
 from rankbench.record import write_atomically
-from rankbench.say import say
+
+if TYPE_CHECKING:
+    from rankbench.results.compare import Comparison
+
+# Throughput over that of the base, which a row must reach.
+AT_LEAST = 0.95
 
 
 @command(
-    options="OLD NEW --between --confidence --margin --save-baseline",
+    options="SIDE --between --at-least --by --models --page --save-baseline --margin "
+    "--confidence --tolerance",
     examples=(
-        "compare results/before results/after --margin 0.1",
         "compare results/images --between image=gloo,mpi",
+        "compare results/before results/after other-lab.tar.zst --page runs.html",
         "compare results/quickstart --save-baseline baseline.json",
-        "compare baseline.json results/quickstart --json",
+        "compare results/quickstart --at-least baseline.json",
+        "compare published.csv results/quickstart --at-least 0.9 --json",
+        "compare nightly/*.json --by date --at-least 0.9",
+        "compare records/CELL/1/1 --models --tolerance 1e-6",
     ),
-    exits="0 no cell is worse, 1 a cell is worse or has lost its number, "
-    "2 bad input, or no cell could be judged",
+    exits="0 no cell is worse, or all rows keep the share, 1 a cell is worse, has lost "
+    "its number or does not keep the share (by date: in the newest run), or models "
+    "differ, 2 bad input, 3 undecided",
     json_holds="the verdicts with the numbers behind them",
 )
-def compare_runs(arguments: argparse.Namespace) -> int:
-    """Compare two runs, cell by cell: is NEW better than OLD, worse, or equal? Or
-    give one result folder and --between, which compares its cells with two values
-    of a key: these were measured in the same rounds. Other differences between the
-    runs (machines, versions, images, code) are printed first. docs/comparing.md
-    explains the verdicts, and how many launches a verdict needs.
+def compare_sides(arguments: argparse.Namespace) -> int:
+    """Compare runs, cell by cell, with the first one. Only launches that took turns
+    say which is better: give one result folder and --between, which compares its
+    cells with two values of a key. --at-least judges a machine against a baseline.
+    --by date compares each run with the one before. --models compares trained
+    models, tensor by tensor. docs/comparing.md explains the verdicts.
     """
-    from rankbench.results.compare.comparison import compare
-    from rankbench.results.compare.sides import encode_run, read_side, read_sides
-    from rankbench.results.compare.text import compared_to_json, compared_to_text
+    from rankbench.results import compare
 
+    if arguments.models:
+        return _compare_models(arguments)
+    at_least, baseline = _read_at_least(arguments.at_least)
+    paths = [*([baseline] if baseline else []), *arguments.side]
     if arguments.between:
-        if arguments.new is not None:
-            raise ValueError("NEW and --between: give one of them, not both")
-        sides = [*read_sides(arguments.old, *_read_between(arguments.between))]
-    elif arguments.new is None and arguments.save_baseline is None:
+        if len(paths) > 1 or arguments.save_baseline:
+            raise ValueError("--between: give one SIDE, and no --save-baseline")
+        sides = compare.read_sides(paths[0], *_read_between(arguments.between))
+    elif len(paths) == 1 and not arguments.save_baseline:
         raise ValueError(
-            "compare with what? Give OLD and NEW, OLD and --between KEY=A,B, or "
-            "--save-baseline FILE"
+            f"{paths[0]} is one side: give another one, --between KEY=A,B, --at-least "
+            "BASELINE, or --save-baseline FILE"
         )
     else:
-        sides = [read_side(path) for path in (arguments.old, arguments.new) if path]
-    if arguments.save_baseline:
-        write_atomically(arguments.save_baseline, encode_run(sides[-1]))
+        sides = [compare.read_side(path) for path in paths]
+    lines = []
+    if file := arguments.save_baseline:
+        write_atomically(file, compare.encode_baseline(sides[-1]))
+        kept = [cell for cell in sides[-1].cells.values() if cell.throughput]
+        lines.append(f"{file}: {len(kept)} cells with a number of {sides[-1].name}")
     if len(sides) == 1:
+        print_result(arguments, {"saved": str(file)}, lines[0])
         return OK
-    found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)
-    print_result(arguments, compared_to_json(found), compared_to_text(found))
-    if found.is_worse:
-        return FINDING
-    if not any(cell.ratio and cell.ratio.interval for cell in found.cells):
-        say("rankbench: no cell could be judged", aside=True)
-        return BAD_INPUT
-    return OK
+    found = compare.compare(
+        sides,
+        at_least=at_least,
+        by_date=arguments.by == "date",
+        confidence=arguments.confidence,
+        margin=arguments.margin,
+    )
+    if arguments.page:
+        compare.write_page(arguments.page, found)
+        lines.append(str(arguments.page))
+    return print_comparison(arguments, found, lines)
 
 
-def _read_between(text: str) -> tuple[str, tuple[str, str]]:
+def print_comparison(
+    arguments: argparse.Namespace,
+    found: Comparison,
+    lines: Sequence[str] = (),
+) -> int:
+    """Print a comparison, and the lines below it; return the exit status."""
+    from rankbench.results.compare import FAIL, PASS, to_json, to_text
+
+    text = "\n".join([to_text(found), *lines])
+    print_result(arguments, to_json(found), text)
+    return {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)
+
+
+def read_share(text: str | None) -> float:
+    """The share of --at-least where no baseline can be named.
+
+    Raises:
+        ValueError: it is not a number.
+    """
+    share, path = _read_at_least(text)
+    if path:
+        raise ValueError(f"--at-least {path}: expected a ratio such as {AT_LEAST}")
+    return share or AT_LEAST
+
+
+def _read_at_least(text: str | None) -> tuple[float | None, Path | None]:
+    """The share that is asked for, and the baseline if `text` names one."""
+    if text is None:
+        return None, None
+    try:
+        return float(text), None
+    except ValueError:
+        return AT_LEAST, Path(text)
+
+
+def _read_between(text: str) -> tuple[str, list[str]]:
     """Read ``image=gloo,mpi``.
 
     Raises:
@@ -67,4 +126,49 @@ def _read_between(text: str) -> tuple[str, tuple[str, str]]:
     pair = values.split(",")
     if not key or not equals or len(pair) != 2 or not all(pair) or pair[0] == pair[1]:
         raise ValueError(f"--between {text}: expected KEY=A,B, such as image=gloo,mpi")
-    return key, (pair[0], pair[1])
+    return key, pair
+
+
+def _compare_models(arguments: argparse.Namespace) -> int:
+    """Compare the first trained model with each of the others."""
+    from rankbench.rank.training import saving
+
+    paths = [path for given in arguments.side for path in saving.find_models(given)]
+    if len(paths) < 2:
+        raise ValueError(
+            f"{paths[0]} is one model: give another one, or the folder of a launch "
+            "that was measured with `save_model: per_rank`"
+        )
+    first = saving.load_model(paths[0])
+    facts, lines = [], []
+    for path in paths[1:]:
+        other = saving.load_model(path)
+        found = saving.compare_models(first, other, tolerance=arguments.tolerance)
+        differences = [_strict(asdict(one)) for one in found]
+        pair = {"first": paths[0], "second": path, "tensors": len(first)}
+        facts.append({**pair, "differences": differences})
+        count = f"{len(found)} differ" if found else "all are equal"
+        lines += [f"{paths[0]}\n{path}", *map(_to_text, found)]
+        lines.append(f"  {len(first)} tensors, {count}")
+    print_result(arguments, facts, "\n".join(lines))
+    return FINDING if any(pair["differences"] for pair in facts) else OK
+
+
+def _to_text(tensor: Any) -> str:
+    if tensor.largest is None:
+        missing = tensor.what in ("first", "second")
+        where = f"missing in the {tensor.what}" if missing else f"other {tensor.what}"
+        return f"  {tensor.name}: {where}"
+    return (
+        f"  {tensor.name}: up to {tensor.largest:.3g}, relative {tensor.relative:.3g}"
+    )
+
+
+def _strict(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with strings for numbers that are not finite."""
+    return {
+        key: str(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+        for key, value in values.items()
+    }

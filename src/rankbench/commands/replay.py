@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rankbench.commands._base import argv_for, find_profile, plan_run
 from rankbench.commands._execute import execute
 from rankbench.commands._options import OK, command, print_result
-from rankbench.commands.accept import judge_results
+from rankbench.commands.compare import print_comparison, read_share
 from rankbench.invocation import shown
 from rankbench.launch.hosts.slurm import read_partitions
 from rankbench.matrix.site import read_site
@@ -35,23 +35,22 @@ FOLDER = Path("replay")
         "replay results.tar.zst --run --run-their-code --site slurm_profile",
         "replay results.tar.zst --run --at-least 0.9 --json",
     ),
-    exits="0 all rows with a number are reproduced, 1 one is not, 2 bad input or a "
-    "faulty bundle, 3 undecided",
-    json_holds="the verdict for each row (without --run, what would run)",
+    exits="0 PASS: all rows with a number are reproduced, 1 FAIL: one is not, 2 bad "
+    "input or a faulty bundle, 3 UNDECIDED",
+    json_holds="the comparison (without --run, what would run)",
 )
 def replay(arguments: argparse.Namespace) -> int:
-    """Measure the cells of a bundle here, and compare: reproduced, not reproduced,
-    or cannot tell, by the rules of `rankbench accept`. Without --run, verify the
-    bundle, print what would run, and write nothing. If the bundle brings code of
-    its own, such as a model or a script, --run also needs --run-their-code: read
-    that code first.
+    """Measure the cells of a bundle here, and compare: `rankbench compare
+    --at-least` with the bundle as baseline. Without --run, verify the bundle, print
+    what would run, and write nothing. If the bundle brings code of its own, such as
+    a model or a script, --run also needs --run-their-code: read that code first.
     """
+    from rankbench.results import compare
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.replay import plan_replay, write_replay
-    from rankbench.results.compare.sides import read_side
-    from rankbench.results.compare.text import replayed_to_json, replayed_to_text
     from rankbench.results.read.archive import open_results
 
+    share = read_share(arguments.at_least)
     if found := verify_bundle(arguments.bundle).findings:
         raise ValueError(
             f"{arguments.bundle} is not replayed, because it has faults. {found[0]} "
@@ -77,10 +76,12 @@ def replay(arguments: argparse.Namespace) -> int:
     status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.
-    theirs, ours = read_side(arguments.bundle), read_side(run.layout.root)
-    compared, status = judge_results(theirs, wanted.match(theirs, ours), arguments)
-    print_result(arguments, replayed_to_json(compared), replayed_to_text(compared))
-    return status
+    theirs = compare.read_side(arguments.bundle)
+    ours = wanted.match(theirs, compare.read_side(run.layout.root))
+    compared = compare.compare(
+        [theirs, ours], at_least=share, confidence=arguments.confidence
+    )
+    return print_comparison(arguments, compared)
 
 
 def _find_lacking(arguments: argparse.Namespace, root: Path) -> set[str]:

@@ -1,1 +1,29 @@
-"""Two runs, cell by cell: what became better, worse, or stayed equal."""
+"""Two or more sides, cell by cell: what became better, worse, or stayed equal."""
+
+from rankbench.results.compare.comparison import (
+    FAIL,
+    PASS,
+    Comparison,
+    compare,
+)
+from rankbench.results.compare.sides import (
+    Side,
+    encode_baseline,
+    read_side,
+    read_sides,
+)
+from rankbench.results.compare.text import to_json, to_text, write_page
+
+__all__ = [
+    "FAIL",
+    "PASS",
+    "Comparison",
+    "Side",
+    "compare",
+    "encode_baseline",
+    "read_side",
+    "read_sides",
+    "to_json",
+    "to_text",
+    "write_page",
+]

@@ -1,26 +1,32 @@
-"""Compare two sides, cell by cell: the one comparison of three commands.
+"""Compare two or more sides, cell by cell.
 
-`compare` asks which cells of NEW became better, worse, or stayed equal. `accept` asks
-whether NEW keeps a share of what OLD, a reference, promises; `rankbench replay` asks
-the same of a bundle and its rerun.
+Each side is compared with the first one, or, by date, with the run before it. Only
+launches that took turns say whether one cell is better than another: a ratio across
+runs is also that of two days, and across machines that of two machines. If a share is
+asked for, a machine is judged, on whatever day: each row must keep that share.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rankbench.results.compare.sides import CellLaunches, Side, find_differing
+from rankbench.results.compare.sides import (
+    CellLaunches,
+    Differences,
+    Side,
+    find_differing,
+)
 from rankbench.results.numbers import fit
 from rankbench.results.numbers.fit import (
     MARGIN,
     Fit,
     LogRatio,
     confidence_of_each,
-    find_drifting,
     ratio_of_samples,
 )
 from rankbench.results.numbers.statistics import (
@@ -29,25 +35,33 @@ from rankbench.results.numbers.statistics import (
     Estimate,
 )
 
-BETTER, WORSE, EQUAL, UNTOLD = "better", "worse", "equal", "cannot tell"
-TOO_FEW, LOST, GAINED, CHANGED = "too few launches", "lost", "gained", "changed"
-NO_NUMBER = "no number"
+FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
+WORSE, LOST, BETTER, EQUAL, UNTOLD = "worse", "lost", "better", "equal", "cannot tell"
+OTHER_MACHINE, OTHER_SESSION = "another machine", "another session"
+SAME, TOO_FEW, GAINED = "the same launches", "too few launches", "gained"
+CHANGED, NO_NUMBER = "changed", "no number"
 
-# Verdict of `compare` -> its meaning, in the order of the output.
+# Verdict -> its meaning, in the order of the output.
 VERDICTS = {
+    FAIL: "the bracket is below the share, or the row was tried and has no number",
     WORSE: "slower: the bracket is below 1",
-    LOST: "had a number in OLD, has none in NEW",
+    LOST: "has no number any more",
+    UNDECIDED: "the bracket includes the share, or there is none",
     BETTER: "faster: the bracket is above 1",
     EQUAL: "the bracket is within the margin of equality",
     UNTOLD: "the bracket includes 1: these launches cannot tell",
+    OTHER_MACHINE: "the ratio is that of two machines: it says nothing about code",
+    OTHER_SESSION: "their launches took no turns, so the day may be the cause",
+    PASS: "the bracket is above the share",
+    SAME: "one is a copy of the other: nothing was compared",
     TOO_FEW: f"needs {MIN_LAUNCHES} launches or more on both sides",
-    GAINED: "has a number in NEW only",
-    CHANGED: "defined otherwise in OLD and NEW: not compared",
+    GAINED: "has a number for the first time",
+    CHANGED: "defined otherwise: not compared",
     NO_NUMBER: "has a number on neither side",
 }
 
-# Verdicts of `accept`, in the order of the output.
-FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
+# Facts of hosts that make them another machine. Hosts of a cluster are alike.
+OF_MACHINE = ("cpu", "cores", "memory (GiB)", "GPUs")
 
 # Statuses of a row that was tried and gave no number.
 _FAILED = ("crashed", "oom", "timeout", "mismatch")
@@ -55,260 +69,213 @@ _FAILED = ("crashed", "oom", "timeout", "mismatch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCell:
-    """A cell of OLD beside the same cell of NEW.
+    """A cell of a side beside the same cell of its base.
 
     Attributes:
         id: of the cell.
-        verdict: one of `VERDICTS`; by `accept`, `PASS`, `FAIL`, `UNDECIDED` or, if OLD
-            has no number, `NO_NUMBER`.
-        new: None if NEW does not have it, as only `accept` allows.
-        ratio: NEW's throughput over OLD's, with the bracket that is the verdict; None
-            unless both have a number.
-        paired: whether launches of the same rounds were compared.
+        base, side: where it is compared; `side` may lack the cell if a share is asked.
+        took_turns: whether launches of the same rounds were compared.
+        verdict: one of `VERDICTS`.
+        ratio: its throughput over that of the base, with a bracket; None unless both
+            have a number.
         why: what is missing for a verdict; empty if nothing is.
-        launches: by `accept`, launches of NEW that would probably decide; None if it is
-            decided, or if no number of launches would.
+        launches: of `side`, that would probably decide; None if it is decided, or if no
+            number of launches would.
     """
 
     id: str
-    verdict: str
-    old: CellLaunches
-    new: CellLaunches | None
+    base: Side
+    side: Side
+    took_turns: bool
+    verdict: str = ""
     ratio: Estimate | None = None
-    paired: bool = False
     why: str = ""
     launches: int | None = None
+
+    @property
+    def old(self) -> CellLaunches:
+        return self.base.cells[self.id]
+
+    @property
+    def new(self) -> CellLaunches | None:
+        return self.side.cells.get(self.id)
+
+    @property
+    def differs(self) -> Differences:
+        """Facts of hosts, software, image and code that differ."""
+        return find_differing(self.old.facts, self.new.facts) if self.new else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """NEW against OLD.
+    """Two or more sides, compared.
 
     Attributes:
-        confidence: that all brackets hold at once.
+        cells: of each side but the first, in the order of the sides.
+        confidence: that all brackets hold at once; by date, all of one run.
         margin: a cell is equal if its bracket is within 1 +- this share.
-        at_least: the ratio that `accept` asks of every cell.
-        cells: by `compare`, those of both sides, as in NEW; by `accept`, all of OLD.
+        at_least: the ratio that every row must reach; None if none is asked.
+        by_date: whether each run is compared with the one before it.
     """
 
-    old: Side
-    new: Side
-    confidence: float
-    margin: float = MARGIN
-    at_least: float = 0.0
+    sides: Sequence[Side]
     cells: Sequence[ComparedCell]
+    confidence: float
+    margin: float
+    at_least: float | None
+    by_date: bool
 
     def having(self, verdict: str) -> list[ComparedCell]:
         return [cell for cell in self.cells if cell.verdict == verdict]
 
     @property
-    def is_worse(self) -> bool:
-        return bool(self.having(WORSE) or self.having(LOST))
-
-    @property
     def verdict(self) -> str:
-        """Of `accept` on the machine: one row that fails is enough to fail."""
-        verdicts = {cell.verdict for cell in self.cells} - {NO_NUMBER}
-        if FAIL in verdicts:
+        """Of all cells, by date of those of the newest run: one that fails suffices."""
+        news = [cell for cell in self.cells if cell.side is self.sides[-1]]
+        found = {cell.verdict for cell in (news if self.by_date else self.cells)}
+        if found & {FAIL, WORSE, LOST}:
             return FAIL
-        return PASS if verdicts == {PASS} else UNDECIDED
+        if self.at_least is None:
+            return PASS if found & {BETTER, EQUAL, UNTOLD} else UNDECIDED
+        return PASS if found - {NO_NUMBER} == {PASS} else UNDECIDED
 
     @property
-    def paired(self) -> bool:
-        """Whether all launches that were compared took turns."""
-        pairs = [cell.paired for cell in self.cells if cell.ratio]
-        return bool(pairs) and all(pairs)
-
-    @property
-    def order(self) -> str | None:
-        """Which side was measured first; None if they overlap or it is not known."""
-        if not self.old.begun or not self.new.begun:
-            return None
-        if self.old.ended <= self.new.begun:
-            return "OLD before NEW"
-        return "NEW before OLD" if self.new.ended <= self.old.begun else None
-
-    @property
-    def facts(self) -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:
-        """What differs between the sides: key -> values in OLD, and in NEW."""
-        return find_differing(self.old.facts, self.new.facts)
-
-    @property
-    def only_old(self) -> list[str]:
-        """Ids of cells that OLD has alone."""
-        return [name for name in self.old.cells if name not in self.new.cells]
-
-    @property
-    def only_new(self) -> list[str]:
-        return [name for name in self.new.cells if name not in self.old.cells]
-
-    @property
-    def drifting(self) -> list[str]:
-        """Cells whose launches became steadily faster or slower in OLD or in NEW.
-
-        The machine changed meanwhile, perhaps between OLD and NEW as well.
-        """
-        sides = {
-            f"{cell.id} {place}": side.throughput
-            for cell in self.cells
-            for place, side in (("old", cell.old), ("new", cell.new))
-            if side
-        }
-        names = [name.partition(" ")[0] for name in find_drifting(sides)]
-        return list(dict.fromkeys(names))
+    def lacking(self) -> Iterator[tuple[Side, list[str]]]:
+        """Sides with the ids of cells that only another side has."""
+        every = dict.fromkeys(name for side in self.sides for name in side.cells)
+        for side in self.sides:
+            if names := [name for name in every if name not in side.cells]:
+                yield side, names
 
 
 def compare(
-    old: Side, new: Side, *, confidence: float = CONFIDENCE, margin: float = MARGIN
+    sides: Sequence[Side],
+    *,
+    at_least: float | None = None,
+    by_date: bool = False,
+    confidence: float = CONFIDENCE,
+    margin: float = MARGIN,
 ) -> Comparison:
-    """Compare the throughput of each cell that both sides have.
+    """Compare the throughput of cells that sides have in common.
 
     Args:
+        sides: two or more.
+        at_least: judge each row of the base that has a number: it passes if the bracket
+            of its ratio is above this share, and fails if it is below.
+        by_date: compare each run with the one before it that has a number for a cell.
         confidence: that all brackets hold at once.
         margin: a cell is equal if its bracket is within 1 +- this share.
 
     Raises:
-        ValueError: confidence or margin make no sense, or no cell is in both.
+        ValueError: an argument makes no sense, or no cell can be compared.
     """
-    _check_confidence(confidence)
+    if at_least is not None and not 0 < at_least <= 2:
+        raise ValueError(f"--at-least {at_least}: expected a ratio such as 0.95")
+    if not 0.5 <= confidence < 1:
+        raise ValueError(f"confidence {confidence}: give at least 0.5 and less than 1")
     if not 0 <= margin < 1:
         raise ValueError(f"margin {margin}: give at least 0 and less than 1")
-    _check_common(old, new, old.cells)
-    shared = [name for name in new.cells if name in old.cells]
-    cells = [
-        replace(cell, verdict=cell.verdict or _judge(cell.ratio, margin))
-        for cell, _ in _pair_up(old, new, shared, confidence)[1]
-    ]
-    return Comparison(
-        old=old, new=new, confidence=confidence, margin=margin, cells=cells
+    for place, side in enumerate(sides):
+        if side.name in [other.name for other in sides[:place]]:
+            raise ValueError(f"{side.name} is named twice: its launches are the same")
+        if by_date and not side.begun:
+            raise ValueError(f"{side.name} does not say when it was measured")
+    if by_date:
+        sides = sorted(sides, key=lambda side: side.begun)
+    found: list[tuple[ComparedCell, LogRatio | None]] = []
+    for place, side in enumerate(sides[1:], 1):
+        before = sides[place - 1 :: -1] if by_date else sides[:1]
+        found += _pair_up(side, before, of_base=at_least is not None)
+    # By date, brackets of each run hold together: a long history costs no power.
+    families = [cell.side.name if by_date else "" for cell, _ in found]
+    judged = Counter(
+        family
+        for family, (cell, _) in zip(families, found, strict=True)
+        if not cell.verdict
     )
-
-
-def _judge(ratio: Estimate | None, margin: float) -> str:
-    """The verdict of `compare` on a cell that can be judged."""
-    if ratio is None or ratio.interval is None:
-        return TOO_FEW
-    if fit.is_within(ratio, margin):
-        return EQUAL
-    if fit.judge(ratio):
-        return UNTOLD
-    return BETTER if ratio.value > 1 else WORSE
+    cells = []
+    for family, (cell, ratio) in zip(families, found, strict=True):
+        each = confidence_of_each(judged[family], confidence)
+        cells.append(
+            _judge(cell, ratio, each, margin)
+            if at_least is None
+            else _judge_share(cell, ratio, each, at_least)
+        )
+    return Comparison(
+        sides=sides,
+        cells=cells,
+        confidence=confidence,
+        margin=margin,
+        at_least=at_least,
+        by_date=by_date,
+    )
 
 
 def _pair_up(
-    old: Side, new: Side, names: Sequence[str], confidence: float
-) -> tuple[float, list[tuple[ComparedCell, LogRatio | None]]]:
-    """Pair the cells with these names.
-
-    Returns:
-        The confidence of each bracket; cells with their ratios. The verdict is empty if
-        the ratio decides it.
-    """
-    pairs = {name: (old.cells[name], new.cells.get(name)) for name in names}
-    obstacles = {name: _find_obstacle(*pair) for name, pair in pairs.items()}
-    judged = sum(not verdict for verdict, _ in obstacles.values())
-    each, found = confidence_of_each(judged, confidence), []
-    for name, (before, after) in pairs.items():
-        verdict, why = obstacles[name]
-        ratio, paired = None, False
-        if after and verdict in ("", TOO_FEW):
-            ratio, paired = _find_ratio(before, after)
-        cell = ComparedCell(
-            id=name,
-            verdict=verdict,
-            old=before,
-            new=after,
-            ratio=ratio.bracket(each) if ratio else None,
-            paired=paired,
-            why=why,
-        )
-        found.append((cell, ratio))
-    return each, found
-
-
-def accept(
-    old: Side, new: Side, *, at_least: float, confidence: float = CONFIDENCE
-) -> Comparison:
-    """Judge each row of OLD, a reference, that has a number.
-
-    A row passes if the bracket of its ratio is above `at_least`, and fails if it is
-    below.
+    side: Side, before: Sequence[Side], *, of_base: bool
+) -> Iterator[tuple[ComparedCell, LogRatio | None]]:
+    """The cells of a side with their ratios; a verdict if no bracket is needed for it.
 
     Args:
-        at_least: 0.95 allows a loss of 5 %.
-        confidence: that all brackets hold at once.
-
-    Raises:
-        ValueError: an argument makes no sense, or no row can be compared.
+        before: what it may be compared with; the first that has a number counts.
+        of_base: whether cells of the base count that the side lacks.
     """
-    if not 0 < at_least <= 2:
-        raise ValueError(f"--at-least {at_least}: expected a ratio such as 0.95")
-    _check_confidence(confidence)
-    wanted = [name for name, cell in old.cells.items() if cell.throughput]
-    if not wanted:
-        raise ValueError(f"{old.name}: no row has a throughput")
-    _check_common(old, new, wanted)
-    cells = []
-    each, pairs = _pair_up(old, new, list(old.cells), confidence)
-    for cell, found in pairs:
-        verdict, why, launches = UNDECIDED, cell.why, None
-        interval = cell.ratio and cell.ratio.interval
-        if not cell.old.throughput:
-            verdict, why = NO_NUMBER, f"no number in the baseline: {cell.old.status}"
-        elif cell.verdict:
-            if cell.new and cell.new.status in _FAILED:
-                verdict = FAIL
-            if cell.new and 0 < len(cell.new.throughput) < MIN_LAUNCHES:
-                launches = MIN_LAUNCHES
-        elif found and cell.new and interval:
-            if interval[0] > at_least:
-                verdict = PASS
-            elif interval[1] < at_least:
-                verdict = FAIL
-            else:
-                distance = abs(found.value - math.log(at_least))
-                alone = len(cell.new.throughput)
-                launches = found.launches_for(distance, each, alone=alone)
-        cells.append(replace(cell, verdict=verdict, why=why, launches=launches))
-    return Comparison(
-        old=old, new=new, confidence=confidence, at_least=at_least, cells=cells
-    )
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence {confidence}: give at least 0.5 and less than 1")
-
-
-def _check_common(old: Side, new: Side, names: Iterable[str]) -> None:
-    if set(names).isdisjoint(new.cells):
+    names = dict.fromkeys([*side.cells, *(before[0].cells if of_base else ())])
+    bases = {name: [one for one in before if name in one.cells] for name in names}
+    if not any(bases[name] for name in side.cells):
         raise ValueError(
-            f"{old.name} and {new.name} have no cell in common: do they "
+            f"{before[0].name} and {side.name} have no cell in common: do they "
             "belong to the same experiment?"
         )
+    if of_base and not any(cell.throughput for cell in before[0].cells.values()):
+        raise ValueError(f"{before[0].name}: no row has a throughput")
+    for name, having in bases.items():
+        if having:
+            measured = (one for one in having if one.cells[name].throughput)
+            base = next(measured, having[0])
+            old, new = base.cells[name], side.cells.get(name)
+            verdict, why = _find_obstacle(old, new, side.name)
+            ratio, took_turns = None, False
+            if new and verdict in ("", TOO_FEW):
+                ratio, took_turns = _find_ratio(old, new)
+            yield (
+                ComparedCell(
+                    id=name,
+                    base=base,
+                    side=side,
+                    took_turns=took_turns,
+                    verdict=verdict,
+                    why=why,
+                ),
+                ratio,
+            )
 
 
-def _find_obstacle(old: CellLaunches, new: CellLaunches | None) -> tuple[str, str]:
+def _find_obstacle(
+    old: CellLaunches, new: CellLaunches | None, name: str
+) -> tuple[str, str]:
     """What keeps a cell from being judged, as a verdict and in words; or empty ones."""
     if new is None:
-        return LOST, "not in RESULTS"
-    if old.hash and old.hash != new.hash:
-        return CHANGED, "defined otherwise in the baseline"
+        return LOST, f"not in {name}"
+    if old.hash and new.hash and old.hash != new.hash:
+        return CHANGED, "defined otherwise"
     if not old.throughput:
-        return GAINED if new.throughput else NO_NUMBER, ""
+        return GAINED if new.throughput else NO_NUMBER, f"the base: {old.status}"
     if not new.throughput:
-        return LOST, f"{new.status}: {new.reason}"
+        return LOST, f"{new.status}: {new.reason}" if new.reason else new.status
     if old.unit != new.unit:
-        return CHANGED, f"the baseline has {old.unit}/s, RESULTS have {new.unit}/s"
-    counts = [len(new.throughput)] + ([] if old.is_fixed else [len(old.throughput)])
-    if min(counts) < MIN_LAUNCHES:
-        return TOO_FEW, f"{min(counts)} launches; {MIN_LAUNCHES} are needed"
+        return CHANGED, f"{new.unit}/s; the base has {old.unit}/s"
+    if old.identities & new.identities:
+        return SAME, "both sides have the same launches"
+    alone = old if not old.is_published else new
+    if (few := min(len(new.throughput), len(alone.throughput))) < MIN_LAUNCHES:
+        return TOO_FEW, f"{few} launches; {MIN_LAUNCHES} are needed"
     return "", ""
 
 
 def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
-    """The ratio of two cells, and whether launches of the same rounds tell it."""
-    if not old.is_fixed:
+    """The ratio of two cells, and whether their launches took turns."""
+    if not old.is_published:
         found = Fit({"old": old.by_round, "new": new.by_round}).ratio("new", "old")
         return found or ratio_of_samples(new.throughput, old.throughput), bool(found)
     logs = np.log(new.throughput) - math.log(old.throughput[0])
@@ -318,3 +285,51 @@ def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
     variance = float(logs.var(ddof=1)) / count
     error = math.sqrt(variance)
     return LogRatio(float(logs.mean()), error, count - 1, count, own=variance), False
+
+
+def _judge(
+    cell: ComparedCell, found: LogRatio | None, confidence: float, margin: float
+) -> ComparedCell:
+    """The cell with the verdict on its code, if its launches took turns."""
+    ratio = found.bracket(confidence) if found else None
+    verdict = cell.verdict
+    if cell.new and ratio and not verdict:
+        verdict = BETTER if ratio.value > 1 else WORSE
+        if cell.differs.keys() & {*OF_MACHINE}:
+            verdict = OTHER_MACHINE
+        elif not cell.took_turns:
+            verdict = OTHER_SESSION
+        elif fit.is_within(ratio, margin):
+            verdict = EQUAL
+        elif fit.judge(ratio):
+            verdict = UNTOLD
+    return replace(cell, verdict=verdict, ratio=ratio)
+
+
+def _judge_share(
+    cell: ComparedCell, found: LogRatio | None, confidence: float, at_least: float
+) -> ComparedCell:
+    """The cell with the verdict on the machine: whether it keeps a share."""
+    ratio = found.bracket(confidence) if found else None
+    verdict, why, launches = UNDECIDED, cell.why, None
+    ends = ratio.printed()[0].interval if ratio else None
+    if not cell.old.throughput:
+        verdict = NO_NUMBER
+    elif cell.verdict:
+        if cell.new and cell.new.status in _FAILED:
+            verdict = FAIL
+        if cell.verdict == TOO_FEW:
+            launches = MIN_LAUNCHES
+    elif found and cell.new and ends:
+        if ends[0] > at_least:
+            verdict = PASS
+        elif ends[1] < at_least:
+            verdict = FAIL
+        else:
+            distance = abs(found.value - math.log(at_least))
+            alone = len(cell.new.throughput)
+            launches = found.launches_for(distance, confidence, alone=alone)
+            decided = f"about {launches} launches would decide"
+            none = f"not even {fit.MOST_LAUNCHES} launches would decide"
+            why = decided if launches else none
+    return replace(cell, verdict=verdict, ratio=ratio, why=why, launches=launches)

@@ -1,319 +1,361 @@
-"""A comparison as text for a terminal and as JSON, in the words of each command."""
+"""A comparison as text for a terminal, as JSON, and as a page with a plot."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from statistics import geometric_mean
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from rankbench.record import make_printable
 from rankbench.results.compare.comparison import (
-    CHANGED,
     EQUAL,
-    FAIL,
+    LOST,
     NO_NUMBER,
-    PASS,
-    UNDECIDED,
-    UNTOLD,
+    OF_MACHINE,
+    OTHER_MACHINE,
+    OTHER_SESSION,
+    SAME,
     VERDICTS,
     ComparedCell,
     Comparison,
 )
-from rankbench.results.compare.sides import CellLaunches
-from rankbench.results.elements.section import spell_ends
-from rankbench.results.elements.text import figures, show_estimate
-from rankbench.results.numbers.fit import MOST_LAUNCHES
+from rankbench.results.compare.sides import (
+    CellLaunches,
+    Side,
+    find_differing,
+)
+from rankbench.results.elements import plotting
+from rankbench.results.elements.section import Drawing, spell_ends
+from rankbench.results.elements.text import (
+    Grid,
+    Note,
+    Text,
+    figures,
+    one_line,
+    show_estimate,
+)
+from rankbench.results.numbers.summary import DRIFTING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # A line with more values would be hard to read.
 _MOST_VALUES = 4
 
-# Verdict of `accept` -> what `replay` calls it, in the order of its summary.
-_REPLAYED = {
-    PASS: "reproduced",
-    FAIL: "not reproduced",
-    UNDECIDED: "cannot tell",
-    NO_NUMBER: "cannot tell",
-}
+# What a reader must know before any ratio.
+_FIRST = (OTHER_MACHINE, SAME, OTHER_SESSION)
+
+# A page with more plots would be hard to read. Inches of a plot.
+_MOST_PANELS, _HEIGHT = 24, 1.6
+
+_COLUMNS = ("cell", "of", "ratio", "verdict", "base", "throughput", "note")
 
 
-def printable(text: str) -> str:
-    """The text of records, which may come from anywhere: terminals must not obey it."""
-    return "\n".join(map(make_printable, text.splitlines()))
-
-
-def show_values(values: Sequence[str]) -> str:
-    """The first few of them, with hashes cut as git shows them."""
-    shown = [
-        value[:12]
-        if len(value) >= 32 and not value.strip("0123456789abcdef")
-        else value
-        for value in values[:_MOST_VALUES]
+def to_text(comparison: Comparison) -> str:
+    """The sides, what differs between them, a line for each cell, and the summary."""
+    lines = [f"{note.term}  {note.text}" for note in _describe(comparison)]
+    grid = _make_grid(comparison)
+    columns = [
+        [heading, *map(str, fields)]
+        for heading, *fields in zip(grid.columns, *grid.rows, strict=True)
+        if any(map(str, fields))
     ]
-    more = len(values) - len(shown)
-    return "; ".join(shown) + (f" and {more} more" if more else "") or "unknown"
+    table = tabulate(list(zip(*columns, strict=True)), headers="firstrow", disable_numparse=True)
+    lines += ["", *table.splitlines(), "", *_summarise(comparison)]
+    return "\n".join(lines)
 
 
-def tabulate_rows(rows: Sequence[Sequence[str]], *headers: str) -> str:
-    """A table for a terminal, in which no text is taken for a number."""
-    return tabulate(rows, headers=headers, disable_numparse=True)
-
-
-def _sort(comparison: Comparison, order: Sequence[str]) -> list[ComparedCell]:
-    """The cells with any of these verdicts, by verdict."""
-    return [cell for verdict in order for cell in comparison.having(verdict)]
-
-
-def _count(comparison: Comparison, order: Sequence[str]) -> list[str]:
-    counts = {verdict: len(comparison.having(verdict)) for verdict in order}
-    return [f"{count} {verdict}" for verdict, count in counts.items() if count]
-
-
-def facts_to_json(
-    facts: Mapping[str, tuple[Sequence[str], Sequence[str]]],
-) -> dict[str, Any]:
-    """What differs: key -> values in OLD and in NEW."""
-    return {key: {"old": [*old], "new": [*new]} for key, (old, new) in facts.items()}
-
-
-# --- compare --------------------------------------------------------------------------
-
-
-def compared_to_text(comparison: Comparison) -> str:
-    """Circumstances that differ, cells, summary."""
-    lines = [*_warn(comparison), *_tell(comparison), "", *_summarise(comparison)]
-    return printable("\n".join(lines))
-
-
-def compared_to_json(comparison: Comparison) -> dict[str, Any]:
-    """The contents of `compared_to_text`, with all digits."""
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """All of it, with all digits."""
     return {
-        "old": comparison.old.name,
-        "new": comparison.new.name,
+        "verdict": comparison.verdict,
+        "at_least": comparison.at_least,
+        "by_date": comparison.by_date,
         "confidence": comparison.confidence,
         "margin": comparison.margin,
-        "paired": comparison.paired,
-        "order": comparison.order,
-        "worse": comparison.is_worse,
-        "counts": {verdict: len(comparison.having(verdict)) for verdict in VERDICTS},
-        "differs": facts_to_json(comparison.facts),
+        "sides": [
+            {
+                "name": side.name,
+                "experiment": side.experiment,
+                "begun": side.begun,
+                "ended": side.ended,
+            }
+            for side in comparison.sides
+        ],
+        "counts": Counter(cell.verdict for cell in comparison.cells),
         "cells": [
             {
                 "cell": cell.id,
+                "base": cell.base.name,
+                "side": cell.side.name,
                 "verdict": cell.verdict,
-                **{
-                    name: {
-                        "status": side.status,
-                        "reason": side.reason,
-                        "throughput": list(side.throughput),
-                        "unit": f"{side.unit}/s",
-                    }
-                    for name, side in (("old", cell.old), ("new", cell.new))
-                    if side
-                },
+                "why": cell.why or None,
+                "launches_to_decide": cell.launches,
                 **spell_ends("ratio", cell.ratio),
+                "old": _cell_to_json(cell.old),
+                "new": _cell_to_json(cell.new),
+                "differs": {
+                    key: {"old": [*old], "new": [*new]}
+                    for key, (old, new) in cell.differs.items()
+                },
             }
             for cell in comparison.cells
         ],
-        "only_old": comparison.only_old,
-        "only_new": comparison.only_new,
-        "drifting": comparison.drifting,
+        "lacking": {side.name: names for side, names in comparison.lacking},
     }
 
 
-def _tell(comparison: Comparison) -> Iterator[str]:
-    """The sides, what differs between them, and a line for each cell."""
-    for title, side in (("OLD", comparison.old), ("NEW", comparison.new)):
-        yield f"{title}  {side.name} (experiment {side.experiment})"
-    yield ""
-    if comparison.facts:
-        yield "The runs differ in more than time:"
-        rows = [
-            [f"  {key}", show_values(old), "->", show_values(new)]
-            for key, (old, new) in comparison.facts.items()
+def _cell_to_json(cell: CellLaunches | None) -> dict[str, Any] | None:
+    if cell is None:
+        return None
+    return {
+        "status": cell.status,
+        "reason": cell.reason,
+        "marks": [*cell.marks],
+        "mean": cell.mean,
+        "throughput": [*cell.throughput],
+        "unit": f"{cell.unit}/s",
+    }
+
+
+def write_page(path: Path, comparison: Comparison) -> None:
+    """Write FILE.html, and a plot of the throughput in each side into plots/ beside it.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    from rankbench.results.render.files import write_page as write
+
+    question = "Which run is the fastest?"
+    if comparison.by_date:
+        question = "When did the speed change?"
+    drawing = Drawing(
+        name=path.stem,
+        question=question,
+        caption=(
+            "Each dot is a launch, each bar the mean of a run. Colors are machines. "
+            "Dashed: software, image or code changed. The table has the verdicts."
+        ),
+        draw=partial(_draw, comparison, question),
+    )
+    notes = [*_describe(comparison), Note("verdicts", " ".join(_summarise(comparison)))]
+    title = ", ".join(dict.fromkeys(side.experiment for side in comparison.sides))
+    write(path, f"{title}: comparison", notes, _make_grid(comparison), drawing)
+
+
+def _labels(comparison: Comparison) -> dict[str, str]:
+    """Name of a side -> what it is called in a table: a letter, or its date."""
+    names = [side.name for side in comparison.sides]
+    if comparison.by_date or len(names) > len(ascii_uppercase):
+        return {side.name: _minute(side.begun) for side in comparison.sides}
+    return dict(zip(names, ascii_uppercase, strict=False))
+
+
+def _minute(time: str) -> str:
+    """``2026-11-24 02:00`` of an ISO time."""
+    return time[:16].replace("T", " ")
+
+
+def _describe(comparison: Comparison) -> Iterator[Note]:
+    """The sides, how they were measured, and what differs between them."""
+    labels, sides = _labels(comparison), comparison.sides
+    if comparison.at_least is not None:
+        yield Note(
+            comparison.verdict,
+            f"every row {'of the newest run ' if comparison.by_date else ''}at least "
+            f"{comparison.at_least:g} times its base",
+        )
+    if comparison.by_date:
+        first, last = labels[sides[0].name], labels[sides[-1].name]
+        said = f"{len(sides)} of {sides[-1].experiment}, {first} to {last} UTC"
+        yield Note("runs", said)
+    else:
+        for side in sides:
+            begun = f", {_minute(side.begun)} UTC" if side.begun else ""
+            yield Note(labels[side.name], f"{side.name} ({side.experiment}{begun})")
+    for verdict in _FIRST:
+        if found := comparison.having(verdict):
+            of = dict.fromkeys(_name_pair(cell, labels) for cell in found)
+            if comparison.by_date:
+                yield Note(verdict, VERDICTS[verdict])
+            else:
+                yield Note(verdict, f"{', '.join(of)}: {VERDICTS[verdict]}")
+    if comparison.by_date:
+        return
+    for side in sides[1:]:
+        for key, values in find_differing(sides[0].facts, side.facts).items():
+            yield Note(f"{labels[side.name]} differs in {key}", _show_change(values))
+
+
+def _name_pair(cell: ComparedCell, labels: dict[str, str]) -> str:
+    return f"{labels[cell.side.name]} / {labels[cell.base.name]}"
+
+
+def _show_change(values: tuple[Sequence[str], Sequence[str]]) -> str:
+    """``2.13.0 -> 2.14.0``, with hashes cut as git shows them."""
+    shown = []
+    for side in values:
+        short = [
+            value[:12]
+            if len(value) >= 32 and not value.strip("0123456789abcdef")
+            else value
+            for value in side[:_MOST_VALUES]
         ]
-        yield tabulate(rows, tablefmt="plain", disable_numparse=True)
-        yield ""
-    yield tabulate_rows(
+        more = len(side) - len(short)
+        text = "; ".join(short) + (f" and {more} more" if more else "")
+        shown.append(text or "unknown")
+    return one_line(" -> ".join(shown))
+
+
+def _make_grid(comparison: Comparison) -> Grid:
+    """A row for each cell of each side but the first, by verdict.
+
+    By date, these are the rows of the newest run and those that changed.
+    """
+    labels, newest = _labels(comparison), comparison.sides[-1]
+    order = list(VERDICTS)
+    cells = [cell for cell in comparison.cells if cell.verdict != NO_NUMBER]
+    if comparison.by_date:
+        cells = [
+            cell
+            for cell in cells
+            if cell.side is newest or _has_changed(cell, comparison.margin)
+        ]
+        cells.sort(key=lambda cell: (cell.id, cell.side.begun))
+    elif len(comparison.sides) > 2:
+        ids = list(dict.fromkeys(cell.id for cell in cells))
+        cells.sort(key=lambda cell: ids.index(cell.id))
+    else:
+        cells.sort(key=lambda cell: order.index(cell.verdict))
+    rows = [
         [
-            [
-                cell.id,
-                cell.verdict,
-                str(show_estimate(cell.ratio)),
-                show_launches(cell.old, comparison.old.disturbed.get(cell.id, ())),
-                show_launches(cell.new, comparison.new.disturbed.get(cell.id, ())),
-            ]
-            for cell in _sort(comparison, list(VERDICTS))
-            if cell.verdict != NO_NUMBER
-        ],
-        *("cell", "verdict", "NEW / OLD", "OLD", "NEW"),
+            Text(cell.id),
+            Text(
+                labels[cell.side.name]
+                if comparison.by_date
+                else _name_pair(cell, labels)
+            ),
+            show_estimate(cell.ratio),
+            Text(cell.verdict),
+            Text(_show_launches(cell.old)),
+            Text(_show_launches(cell.new)),
+            Text("; ".join([*filter(None, [cell.why]), *_explain(comparison, cell)])),
+        ]
+        for cell in cells
+    ]
+    return Grid("Cells", {name: name == "ratio" for name in _COLUMNS}, rows)
+
+
+def _has_changed(cell: ComparedCell, margin: float) -> bool:
+    """Whether its bracket is beyond the margin of equality, or it lost its number."""
+    ends = cell.ratio and cell.ratio.interval
+    return cell.verdict == LOST or bool(
+        ends and (ends[1] < 1 / (1 + margin) or ends[0] > 1 + margin)
     )
 
 
-def _warn(comparison: Comparison) -> Iterator[str]:
-    """Whether the machine may have changed between the sides."""
-    if comparison.paired:
-        yield "compared within rounds: launches of both sides took turns"
-    elif comparison.order:
-        yield (
-            f"warning: {comparison.order}, one after the other: the machine may have "
-            "changed in between, and no test can tell. docs/comparing.md shows how to "
-            "measure both in rounds"
-        )
-    elif not comparison.old.begun or not comparison.new.begun:
-        yield "warning: one side does not say when it was measured"
+def _explain(comparison: Comparison, cell: ComparedCell) -> Iterator[str]:
+    """By date, facts that changed with a cell: a hint, not a proof."""
+    if comparison.by_date:
+        for key, values in cell.differs.items():
+            yield f"{key}: {_show_change(values)}"
 
 
-def show_launches(cell: CellLaunches | None, disturbed: Collection[int] = ()) -> str:
+def _show_launches(cell: CellLaunches | None) -> str:
     """``812.3 samples/s (6)`` of the launches that count, or why there is no number."""
     if cell is None:
         return ""
-    if not cell.throughput:
-        return f"{cell.status}: {cell.reason}" if cell.reason else cell.status
-    counted = [v for at, v in enumerate(cell.throughput) if at not in disturbed]
-    of = f" of {len(cell.throughput)}" if disturbed else ""
-    center = figures(geometric_mean(counted))
-    return f"{center} {cell.unit}/s ({len(counted)}{of})"
+    if cell.mean is None:
+        return cell.status
+    of = len(cell.throughput)
+    counted = f"{of}" if of == cell.launches else f"{of} of {cell.launches}"
+    return f"{figures(cell.mean)} {cell.unit}/s ({counted})"
 
 
 def _summarise(comparison: Comparison) -> Iterator[str]:
-    counts = "; ".join(_count(comparison, list(VERDICTS)))
-    yield f"{counts}, at {100 * comparison.confidence:g} % confidence"
+    counts = Counter(cell.verdict for cell in comparison.cells)
+    said = "; ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+    yield f"{said}, at {100 * comparison.confidence:g} % confidence"
     for verdict, meaning in VERDICTS.items():
-        if comparison.having(verdict) and verdict not in (NO_NUMBER, CHANGED):
+        if counts[verdict] and verdict not in (*_FIRST, NO_NUMBER):
             yield f"  {verdict}: {meaning}"
-    if comparison.having(EQUAL):
+    if counts[EQUAL]:
         yield f"  the margin of equality is {100 * comparison.margin:g} %"
-    ratios = [cell.ratio for cell in comparison.having(UNTOLD)]
-    ends = [ratio.interval for ratio in ratios if ratio and ratio.interval]
-    if ends:
-        widest = max(max(1 / low, high) for low, high in ends) - 1
-        hidden = figures(100 * widest, 2)
-        yield f"  a change of up to {hidden} % may hide where it cannot tell"
-    if comparison.drifting:
+    drifting = [
+        cell.id
+        for cell in comparison.cells
+        if any(DRIFTING in side.marks for side in (cell.old, cell.new) if side)
+    ]
+    if drifting:
         yield (
             "  launches grew faster or slower in the course of a run, so the machine "
-            f"changed: {', '.join(comparison.drifting)}"
+            f"changed: {', '.join(dict.fromkeys(drifting))}"
         )
-    sides = (("OLD", comparison.only_old), ("NEW", comparison.only_new))
-    for title, names in sides:
-        if names:
-            yield f"only in {title}: {', '.join(names)}"
+    if not comparison.by_date:
+        labels = _labels(comparison)
+        for side, names in comparison.lacking:
+            yield f"not in {labels[side.name]}: {', '.join(names)}"
 
 
-# --- accept, and replay ---------------------------------------------------------------
+def _draw(comparison: Comparison, question: str, width: float) -> Figure:
+    """The throughput of each cell through all sides: a panel for each cell."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-
-def accepted_to_text(comparison: Comparison) -> str:
-    """The verdict of the machine, then a line for each row."""
-    order = (FAIL, UNDECIDED, PASS)
-    rows = [
-        [
-            cell.verdict,
-            cell.id,
-            str(show_estimate(cell.ratio)),
-            " / ".join(map(str, _count_launches(cell))),
-            _remark(cell),
-        ]
-        for cell in _sort(comparison, order)
+    labels, sides = _labels(comparison), comparison.sides
+    changed = [
+        cell.id for cell in comparison.cells if _has_changed(cell, comparison.margin)
     ]
-    old, new = comparison.old.name, comparison.new.name
-    compared = sum(cell.ratio is not None for cell in comparison.cells)
-    return "\n".join(
-        [
-            f"{comparison.verdict}: {new} against {old}: every row at least "
-            f"{comparison.at_least:g} times the baseline, at "
-            f"{comparison.confidence:.0%} confidence over all rows",
-            f"  {compared} of {len(comparison.cells)} rows of the baseline were "
-            f"compared: {', '.join(_count(comparison, order))}",
-            "",
-            tabulate_rows(
-                rows, "verdict", "cell", "RESULTS / BASELINE", "launches", ""
-            ),
-        ]
+    measured = [name for side in sides for name in side.cells if side.cells[name].mean]
+    ids = list(dict.fromkeys((*changed, *measured)))
+    figure, grid = plotting.make_figure(
+        [_HEIGHT] * min(_MOST_PANELS, len(ids)) or [1.0], width=width, question=question
     )
+    colors: dict[str, str] = {}
+    for (axes,), name in zip(grid, ids, strict=False):
+        plotting.write_title(axes, name)
+        before = None
+        for place, side in enumerate(sides):
+            cell = side.cells.get(name)
+            if cell is None or cell.mean is None:
+                continue
+            axes.set_ylabel(f"{cell.unit}/s")
+            color = colors.setdefault(_name_machine(cell), f"C{len(colors)}")
+            at = _day(side) if comparison.by_date else place
+            style = plotting.Style(color, "o")
+            plotting.draw_launches(
+                axes, [at] * len(cell.throughput), cell.throughput, style
+            )
+            axes.plot([at], [cell.mean], "_", ms=14, color=color)
+            if before and comparison.by_date and before.facts != cell.facts:
+                axes.axvline(at, color="0.5", ls="--", lw=1)
+            before = cell
+        if comparison.by_date:
+            dates = AutoDateLocator()
+            axes.xaxis.set_major_locator(dates)
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(dates))
+        else:
+            axes.set_xticks(range(len(sides)), list(labels.values()))
+            axes.set_xlim(-0.5, len(sides) - 0.5)
+    lines = [plotting.make_line(name, color=color) for name, color in colors.items()]
+    few = f"the first {_MOST_PANELS} of {len(ids)} cells"
+    plotting.add_legend(figure, lines, few if len(ids) > _MOST_PANELS else "")
+    return figure
 
 
-def accepted_to_json(comparison: Comparison) -> dict[str, Any]:
-    """All of it as JSON values."""
-    return {
-        "baseline": comparison.old.name,
-        "results": comparison.new.name,
-        "at_least": comparison.at_least,
-        "confidence": comparison.confidence,
-        "verdict": comparison.verdict,
-        "rows_given": len(comparison.cells),
-        "rows": [
-            {
-                "cell": cell.id,
-                "verdict": cell.verdict,
-                **spell_ends("ratio", cell.ratio),
-                "why": cell.why or None,
-                "launches_to_decide": cell.launches,
-                "launches_baseline": _count_launches(cell)[0],
-                "launches": _count_launches(cell)[1],
-            }
-            for cell in comparison.cells
-            if cell.verdict != NO_NUMBER
-        ],
-    }
+def _day(side: Side) -> float:
+    """The place of a run on an axis of dates."""
+    return datetime.fromisoformat(side.begun).timestamp() / 86400
 
 
-def _count_launches(cell: ComparedCell) -> tuple[int, int]:
-    return len(cell.old.throughput), len(cell.new.throughput) if cell.new else 0
-
-
-def _remark(cell: ComparedCell) -> str:
-    """What is missing for a verdict."""
-    if cell.why or cell.verdict != UNDECIDED:
-        return cell.why
-    if cell.launches is None:
-        return f"not even {MOST_LAUNCHES} launches would decide"
-    return f"about {cell.launches} launches would decide"
-
-
-def replayed_to_text(comparison: Comparison) -> str:
-    """A line for each row of the bundle, and one that counts the verdicts."""
-    rows = replayed_to_json(comparison)
-    shown = [
-        [
-            row["verdict"],
-            row["cell"],
-            *(f"{row[side]:.4g}" if row[side] else "" for side in ("theirs", "ours")),
-            row["ratio"],
-            row["why"],
-        ]
-        for row in rows
-    ]
-    verdicts = [row["verdict"] for row in rows]
-    counts = [
-        f"{verdicts.count(word)} {word}" for word in dict.fromkeys(_REPLAYED.values())
-    ]
-    table = tabulate_rows(
-        shown, "verdict", "cell", "theirs", "ours", "ours / theirs", ""
+def _name_machine(cell: CellLaunches) -> str:
+    """``16 cores of AMD EPYC 9654, 755 GiB, 8 x NVIDIA H100``."""
+    cpu, cores, memory, gpus = (
+        one_line("; ".join(cell.facts.get(key, ())) or "unknown") for key in OF_MACHINE
     )
-    return f"{table}\n\n{', '.join(counts)} (throughput in samples/s)"
-
-
-def replayed_to_json(comparison: Comparison) -> list[Mapping[str, Any]]:
-    """Each row of the bundle; `published` if the bundle has a number for it."""
-    return [
-        {
-            "cell": cell.id,
-            "verdict": _REPLAYED[cell.verdict],
-            "theirs": mean_throughput(cell.old),
-            "ours": mean_throughput(cell.new),
-            "ratio": str(show_estimate(cell.ratio)),
-            "why": _remark(cell)
-            .replace("RESULTS", "the results here")
-            .replace("the baseline", "the bundle"),
-            "published": bool(cell.old.throughput),
-        }
-        for cell in comparison.cells
-    ]
-
-
-def mean_throughput(cell: CellLaunches | None) -> float | None:
-    """The geometric mean over its launches; None without launches."""
-    return geometric_mean(cell.throughput) if cell and cell.throughput else None
+    said = f"{cores} cores of {cpu}, {memory} GiB"
+    return said if gpus in ("none", "unknown") else f"{said}, {gpus}"
