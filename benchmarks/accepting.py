@@ -1,4 +1,4 @@
-"""How often `rankbench accept` errs, and how often it decides.
+"""How often `rankbench compare --at-least` errs, and how often it decides.
 
     python benchmarks/accepting.py [--experiments 2000]
 
@@ -15,8 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.results.compare.comparison import FAIL, PASS, accept
-from rankbench.results.compare.sides import CellLaunches, Side
+from rankbench.results.compare import FAIL, PASS, CellLaunches, Side, compare
 
 LINE, SCATTER = 0.95, 0.03
 SHARES = (0.90, 0.93, 0.94, 0.96, 0.97, 1.00)
@@ -35,9 +34,16 @@ def skewed(random: np.random.Generator, count: int) -> NDArray[np.float64]:
     return 1 / (1 + slow)
 
 
-def side(values: NDArray[np.float64]) -> Side:
-    cell = CellLaunches(hash="h", status="ok", reason=None, throughput=tuple(values))
-    return Side(name="side", experiment="x", cells={"row": cell})
+def side(name: str, values: NDArray[np.float64]) -> Side:
+    cell = CellLaunches(
+        hash="h",
+        status="ok",
+        reason=None,
+        launches=len(values),
+        throughput=tuple(values),
+        started=[f"{name} {n}" for n in range(len(values))],
+    )
+    return Side(name=name, experiment="x", cells={"row": cell})
 
 
 def simulate(draw: Draw, share: float, launches: int, experiments: int) -> list[float]:
@@ -46,7 +52,7 @@ def simulate(draw: Draw, share: float, launches: int, experiments: int) -> list[
     wrong = decided = single = 0
     for _ in range(experiments):
         old, new = draw(random, launches), share * draw(random, launches)
-        verdict = accept(side(old), side(new), at_least=LINE).verdict
+        verdict = compare([side("A", old), side("B", new)], at_least=LINE).verdict
         decided += verdict in (PASS, FAIL)
         wrong += verdict == (FAIL if share > LINE else PASS)
         single += (new[0] / old[0] > LINE) != (share > LINE)

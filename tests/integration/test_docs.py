@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from documents import read_steps
 from tampers import make_key
@@ -26,7 +25,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
     "name",
     [
         *("experiments", "extending", "your-own-model", "your-own-script"),
-        *("history", "language-models"),
+        "language-models",
     ],
 )
 def test_a_document_does_what_it_says(project, name):
@@ -38,10 +37,7 @@ def test_a_document_does_what_it_says(project, name):
         if step.file:
             path = project.root / step.file
             path.parent.mkdir(parents=True, exist_ok=True)
-            # The night of the documents is long enough for intervals.
-            fewer = "launches: 1" if name == "history" else "launches: 6"
-            text = step.text.replace("launches: 12", "launches: 1")
-            path.write_text(text.replace("launches: 6", fewer))
+            path.write_text(step.text.replace("launches: 12", "launches: 1"))
             continue
         program, *arguments = shlex.split(step.text)
         if arguments[0] == "run" and "-n" not in arguments:
@@ -84,25 +80,23 @@ def test_the_strategy_of_the_documents_passes_the_contract(project):
     assert "passed" in done.stdout
 
 
-def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran():
-    """docs/history.md: what a scheduler runs is what its console blocks run."""
-    steps = read_steps((DOCS / "history.md").read_text())
-    (workflow,) = (s.text for s in steps if s.file == ".github/workflows/nightly.yaml")
-    (job,) = yaml.safe_load(workflow)["jobs"].values()
-    said = [step.get("run", "") for step in job["steps"]]
-    ran = {step.text for step in steps if step.file is None}
-    # The workflow publishes a folder, with the page in it.
-    commands = [line.removeprefix(".venv/bin/").replace("page/", "") for line in said]
-    commands = [line for line in commands if line.startswith("rankbench ")]
-    assert len(commands) == 3
-    assert set(commands) <= ran
-    (script,) = re.findall(
-        r"^```sh\n(.*?)^```$", (DOCS / "history.md").read_text(), re.MULTILINE | re.S
-    )
-    lines = [line for line in script.splitlines() if line.startswith("rankbench ")]
-    assert lines == commands
-    done = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
-    assert done.returncode == 0
+def test_two_nights_end_in_a_comparison(project):
+    """docs/comparing.md: the script of every night, without its virtual environment."""
+    text = (DOCS / "comparing.md").read_text()
+    files = {step.file: step.text for step in read_steps(text) if step.file}
+    night = files["nightly.yaml"].replace("launches: 6", "launches: 1")
+    (project.root / "nightly.yaml").write_text(night.replace("[ddp, zero1]", "ddp"))
+    (script,) = re.findall(r"^```sh\n(set -e\n.*?)^```$", text, re.MULTILINE | re.S)
+    assert "bash nightly.sh" in files[".github/workflows/nightly.yaml"]
+    tools = f"export PATH={Path(sys.executable).parent}:$PATH"
+    script = script.replace(". .venv/bin/activate", tools)
+    done = project.run(["bash", "-c", script])
+    assert "is one side" in done.stdout, done.stdout
+    (first,) = (project.root / "nightly").iterdir()
+    first.rename(first.with_name("2026-01-01.json"))
+    done = project.run(["bash", "-c", script])
+    assert "runs  2 of nightly" in done.stdout, done.stdout
+    assert (project.root / "nightly.html").exists()
 
 
 def test_bundles_are_signed_as_the_document_says(tmp_path):

@@ -109,7 +109,7 @@ def test_replicas_differ_in_their_batch_statistics_only(project):
         "warmup: 0\ngate: false\nsave_model: per_rank\n"
     )
     folder = next(project.root.glob("results/small/records/*/1/1"))
-    shown = project.rankbench("diff-models", str(folder))
+    shown = project.rankbench("compare", str(folder), "--models")
     assert shown.returncode == 1
     differing = [
         line.split(":")[0].strip()

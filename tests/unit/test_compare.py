@@ -13,6 +13,7 @@ import pytest
 
 from pages import Words
 from rankbench.results.compare import (
+    CellLaunches,
     Comparison,
     Side,
     compare,
@@ -20,7 +21,6 @@ from rankbench.results.compare import (
     to_json,
     to_text,
 )
-from rankbench.results.compare.sides import CellLaunches
 from unit.synthetic import (
     edited,
     make_cell,

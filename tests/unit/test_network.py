@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.compare.sides import read_side
+from rankbench.results.compare import read_side
 from rankbench.results.numbers.network import find_network
 from unit.synthetic import (
     plan_one,

@@ -112,9 +112,9 @@ def test_the_command_tells_which_differ(tmp_path, cli):
     other["1.running_var"] = other["1.running_var"] * 2
     save_model(tmp_path, "per_rank", place(0), weights())
     save_model(tmp_path, "per_rank", place(1), other)
-    said = cli("diff-models", tmp_path, status=1).out
+    said = cli("compare", "--models", tmp_path, status=1).out
     assert "  1.running_var: up to 1, relative 1\n" in said
     assert "7 tensors, 1 differ" in said
     one = str(tmp_path / "model_rank0.pt")
-    cli("diff-models", one, one)
-    assert "give another one" in cli("diff-models", one, status=2).err
+    cli("compare", one, one, "--models")
+    assert "give another one" in cli("compare", one, "--models", status=2).err

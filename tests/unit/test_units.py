@@ -11,13 +11,7 @@ from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout, describe_result
 from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.words import in_sentences
-from rankbench.results.compare.comparison import accept
-from rankbench.results.compare.sides import (
-    CellLaunches,
-    Side,
-    read_reference,
-    read_side,
-)
+from rankbench.results.compare import CellLaunches, Side, compare, read_side
 from rankbench.results.numbers.result_set import read
 from rankbench.results.prediction.scale import read_scale
 from rankbench.results.render.html import to_html
@@ -161,22 +155,27 @@ def test_a_comparison_and_a_history_keep_the_unit(layout):
 def test_published_numbers_of_another_unit_are_not_compared(tmp_path):
     path = tmp_path / "published.csv"
     path.write_text("cell,throughput,unit\na,5,tokens/s\nb,5,\n")
-    published = read_reference(path)
+    published = read_side(path)
     found = published.cells
     assert {name: cell.unit for name, cell in found.items()} == {
         "a": "tokens",
         "b": "samples",
     }
     new = CellLaunches(
-        hash="1", status="ok", reason=None, throughput=(4.0,) * 6, unit="tokens"
+        hash="1",
+        status="ok",
+        reason=None,
+        launches=6,
+        throughput=(4.0,) * 6,
+        unit="tokens",
     )
     side = Side(name="new", experiment="x", cells={"a": new, "b": new})
-    of_tokens, of_images = accept(published, side, at_least=0.95).cells
+    of_tokens, of_images = compare([published, side], at_least=0.95).cells
     assert of_tokens.why == ""
-    assert of_images.why == "the baseline has samples/s, RESULTS have tokens/s"
+    assert of_images.why == "tokens/s; the base has samples/s"
     path.write_text("cell,throughput,unit\na,5,words/s\n")
     with pytest.raises(ValueError, match="unit: expected samples/s or tokens/s"):
-        read_reference(path)
+        read_side(path)
 
 
 def test_a_prediction_is_fitted_to_steps(layout):

@@ -7,6 +7,7 @@ from rankbench.results.compare.comparison import (
     compare,
 )
 from rankbench.results.compare.sides import (
+    CellLaunches,
     Side,
     encode_baseline,
     read_side,
@@ -17,6 +18,7 @@ from rankbench.results.compare.text import to_json, to_text, write_page
 __all__ = [
     "FAIL",
     "PASS",
+    "CellLaunches",
     "Comparison",
     "Side",
     "compare",

@@ -20,11 +20,11 @@ from typing import Any
 from rankbench.cell import Cell, spell_value
 from rankbench.record import Layout, Record, round_of
 from rankbench.results.numbers.network import find_network
-from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.numbers.statistics import geometric_mean
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.summary import Summary, summarise
 from rankbench.results.read.archive import open_results
 from rankbench.results.read.launches import read_launches
+from rankbench.results.read.rows import load
 from rankbench.results.read.schema import check, read_checked
 
 _VERSION = 1  # of a baseline
@@ -133,9 +133,10 @@ def read_side(path: Path) -> Side:
     if path.is_file() and path.suffix in (".json", ".csv"):
         return _read_baseline(path) if path.suffix == ".json" else _read_table(path)
     with open_results(path) as root:
-        found = read(Layout(root))
-        rows = {summary.row.id: summary for summary in found.summaries}
-        return _make_side(str(path), found, rows)
+        layout = Layout(root)
+        results = load(layout)
+        rows = {summary.row.id: summary for summary in summarise(results)}
+        return _make_side(str(path), results.experiment, layout, rows)
 
 
 def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
@@ -152,13 +153,15 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
         ValueError: no cell has one of the values; a file is damaged.
     """
     with open_results(path) as root:
-        found = read(Layout(root))
-        _check_key(path, key, [one.row.cell for one in found.summaries])
+        layout = Layout(root)
+        results = load(layout)
+        _check_key(path, key, [row.cell for row in results.rows])
+        summaries = summarise(results)
         alike: list[dict[str, Summary]] = []
         for value in values:
-            rows = [s for s in found.summaries if _value_of(s.row.cell, key) == value]
+            rows = [one for one in summaries if _value_of(one.row.cell, key) == value]
             if not rows:
-                known = sorted({_value_of(s.row.cell, key) for s in found.summaries})
+                known = sorted({_value_of(row.cell, key) for row in results.rows})
                 raise ValueError(
                     f"{path}: no cell has {key}={value} (there are {', '.join(known)})"
                 )
@@ -167,7 +170,8 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
         sides = []
         for value, own in zip(values, alike, strict=True):
             named = {names.get(rest, one.row.id): one for rest, one in own.items()}
-            side = _make_side(f"{path}, {key}={value}", found, named)
+            name = f"{path}, {key}={value}"
+            side = _make_side(name, results.experiment, layout, named)
             cells = {
                 name: replace(
                     side.cells[name],
@@ -205,7 +209,9 @@ def _without(cell: Cell, key: str) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _make_side(name: str, found: ResultSet, rows: Mapping[str, Summary]) -> Side:
+def _make_side(
+    name: str, experiment: str, layout: Layout, rows: Mapping[str, Summary]
+) -> Side:
     """The launches of these rows, each under the id that it is given."""
     cells = {}
     times: list[str] = []
@@ -213,7 +219,7 @@ def _make_side(name: str, found: ResultSet, rows: Mapping[str, Summary]) -> Side
         row, counted = summary.row, summary.counted
         tried = [measures.launch.record for measures in summary.measures]
         if not tried and row.attempt is not None:
-            attempt = found.layout.attempt(row.id, row.attempt)
+            attempt = layout.attempt(row.id, row.attempt)
             # Its reason names damaged records.
             launches = read_launches(attempt, damaged=[])
             tried = [launch.record for launch in launches]
@@ -232,7 +238,6 @@ def _make_side(name: str, found: ResultSet, rows: Mapping[str, Summary]) -> Side
             unit=row.cell.unit,
         )
     begun, ended = (min(times), max(times)) if times else ("", "")
-    experiment = found.results.experiment
     return Side(name=name, experiment=experiment, cells=cells, begun=begun, ended=ended)
 
 

@@ -65,7 +65,9 @@ def to_text(comparison: Comparison) -> str:
         for heading, *fields in zip(grid.columns, *grid.rows, strict=True)
         if any(map(str, fields))
     ]
-    table = tabulate(list(zip(*columns, strict=True)), headers="firstrow", disable_numparse=True)
+    table = tabulate(
+        list(zip(*columns, strict=True)), headers="firstrow", disable_numparse=True
+    )
     lines += ["", *table.splitlines(), "", *_summarise(comparison)]
     return "\n".join(lines)
 
