@@ -143,7 +143,7 @@ def test_each_row_gets_a_verdict(tmp_path, monkeypatch, cli):
     assert (found["verdict"], found["at_least"]) == ("PASS", 0.5)
     assert found["counts"] == {"PASS": MEASURED, "no number": others}
     said = cli(*replay, "1.9", status=1).out
-    assert said.startswith("FAIL  every row at least 1.9 times its base\n")
+    assert said.startswith("FAIL ")
     cli(*replay, "1", status=3)
     assert "expected a ratio" in cli(*replay, EXAMPLE, status=2).err
 

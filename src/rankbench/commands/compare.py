@@ -9,8 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_result
+from rankbench.commands._options import (
+    FINDING,
+    OK,
+    UNDECIDED,
+    command,
+    print_json,
+    print_result,
+)
 from rankbench.record import write_atomically
+from rankbench.results.elements.names import shorten
+from rankbench.say import say
 
 if TYPE_CHECKING:
     from rankbench.results.compare import Comparison
@@ -24,7 +33,7 @@ AT_LEAST = 0.95
     "--confidence --tolerance",
     examples=(
         "compare results/images --between image=gloo,mpi",
-        "compare results/before results/after other-lab.tar.zst --page runs.html",
+        "compare results/before results/after lab.tar.zst --page runs.html",
         "compare results/quickstart --save-baseline baseline.json",
         "compare results/quickstart --at-least baseline.json",
         "compare published.csv results/quickstart --at-least 0.9 --json",
@@ -87,11 +96,19 @@ def print_comparison(
     lines: Sequence[str] = (),
 ) -> int:
     """Print a comparison, and the lines below it; return the exit status."""
-    from rankbench.results.compare import FAIL, PASS, to_json, to_text
+    from rankbench.commands._terminal import print_grid, print_notes
+    from rankbench.results import compare
 
-    text = "\n".join([to_text(found), *lines])
-    print_result(arguments, to_json(found), text)
-    return {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)
+    if arguments.json:
+        print_json(compare.to_json(found))
+    else:
+        names, shared = shorten([cell.id for cell in found.cells])
+        print_notes(list(compare.describe(found)), names)
+        say("")
+        print_grid(compare.make_grid(found), names, shared, whole=True)
+        say(*compare.summarise(found), *lines)
+    statuses = {compare.PASS: OK, compare.FAIL: FINDING}
+    return statuses.get(found.verdict, UNDECIDED)
 
 
 def read_share(text: str | None) -> float:

@@ -13,7 +13,13 @@ from rankbench.results.compare.sides import (
     read_side,
     read_sides,
 )
-from rankbench.results.compare.text import to_json, to_text, write_page
+from rankbench.results.compare.text import (
+    describe,
+    make_grid,
+    summarise,
+    to_json,
+    write_page,
+)
 
 __all__ = [
     "FAIL",
@@ -22,10 +28,12 @@ __all__ = [
     "Comparison",
     "Side",
     "compare",
+    "describe",
     "encode_baseline",
+    "make_grid",
     "read_side",
     "read_sides",
+    "summarise",
     "to_json",
-    "to_text",
     "write_page",
 ]

@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal, as JSON, and as a page with a plot."""
+"""A comparison in words, as a table, as JSON, and as a page with a plot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
-
-from tabulate import tabulate
 
 from rankbench.results.compare.comparison import (
     EQUAL,
@@ -52,24 +50,6 @@ _FIRST = (OTHER_MACHINE, SAME, OTHER_SESSION)
 
 # A page with more plots would be hard to read. Inches of a plot.
 _MOST_PANELS, _HEIGHT = 24, 1.6
-
-_COLUMNS = ("cell", "of", "ratio", "verdict", "base", "throughput", "note")
-
-
-def to_text(comparison: Comparison) -> str:
-    """The sides, what differs between them, a line for each cell, and the summary."""
-    lines = [f"{note.term}  {note.text}" for note in _describe(comparison)]
-    grid = _make_grid(comparison)
-    columns = [
-        [heading, *map(str, fields)]
-        for heading, *fields in zip(grid.columns, *grid.rows, strict=True)
-        if any(map(str, fields))
-    ]
-    table = tabulate(
-        list(zip(*columns, strict=True)), headers="firstrow", disable_numparse=True
-    )
-    lines += ["", *table.splitlines(), "", *_summarise(comparison)]
-    return "\n".join(lines)
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -145,9 +125,9 @@ def write_page(path: Path, comparison: Comparison) -> None:
         ),
         draw=partial(_draw, comparison, question),
     )
-    notes = [*_describe(comparison), Note("verdicts", " ".join(_summarise(comparison)))]
+    notes = [*describe(comparison), Note("verdicts", " ".join(summarise(comparison)))]
     title = ", ".join(dict.fromkeys(side.experiment for side in comparison.sides))
-    write(path, f"{title}: comparison", notes, _make_grid(comparison), drawing)
+    write(path, f"{title}: comparison", notes, make_grid(comparison), drawing)
 
 
 def _labels(comparison: Comparison) -> dict[str, str]:
@@ -163,7 +143,7 @@ def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def _describe(comparison: Comparison) -> Iterator[Note]:
+def describe(comparison: Comparison) -> Iterator[Note]:
     """The sides, how they were measured, and what differs between them."""
     labels, sides = _labels(comparison), comparison.sides
     if comparison.at_least is not None:
@@ -214,7 +194,7 @@ def _show_change(values: tuple[Sequence[str], Sequence[str]]) -> str:
     return one_line(" -> ".join(shown))
 
 
-def _make_grid(comparison: Comparison) -> Grid:
+def make_grid(comparison: Comparison) -> Grid:
     """A row for each cell of each side but the first, by verdict.
 
     By date, these are the rows of the newest run and those that changed.
@@ -234,23 +214,23 @@ def _make_grid(comparison: Comparison) -> Grid:
         cells.sort(key=lambda cell: ids.index(cell.id))
     else:
         cells.sort(key=lambda cell: order.index(cell.verdict))
-    rows = [
-        [
-            Text(cell.id),
-            Text(
-                labels[cell.side.name]
-                if comparison.by_date
-                else _name_pair(cell, labels)
-            ),
-            show_estimate(cell.ratio),
-            Text(cell.verdict),
-            Text(_show_launches(cell.old)),
-            Text(_show_launches(cell.new)),
-            Text("; ".join([*filter(None, [cell.why]), *_explain(comparison, cell)])),
-        ]
-        for cell in cells
-    ]
-    return Grid("Cells", {name: name == "ratio" for name in _COLUMNS}, rows)
+    columns = {
+        "cell": [Text(cell.id) for cell in cells],
+        "of": [
+            Text(labels[cell.side.name])
+            if comparison.by_date
+            else Text(_name_pair(cell, labels))
+            for cell in cells
+        ],
+        "ratio": [show_estimate(cell.ratio) for cell in cells],
+        "verdict": [Text(cell.verdict) for cell in cells],
+        "base": [_show_launches(cell.old) for cell in cells],
+        "throughput": [_show_launches(cell.new, "/s") for cell in cells],
+        "note": [_remark(comparison, cell) for cell in cells],
+    }
+    shown = {name: own for name, own in columns.items() if any(map(str, own))}
+    rows = list(zip(*shown.values(), strict=True))
+    return Grid("Cells", {name: name == "ratio" for name in shown}, rows)
 
 
 def _has_changed(cell: ComparedCell, margin: float) -> bool:
@@ -261,25 +241,33 @@ def _has_changed(cell: ComparedCell, margin: float) -> bool:
     )
 
 
-def _explain(comparison: Comparison, cell: ComparedCell) -> Iterator[str]:
-    """By date, facts that changed with a cell: a hint, not a proof."""
+def _remark(comparison: Comparison, cell: ComparedCell) -> Text:
+    """What is missing for a verdict; by date also what changed: a hint, no proof."""
+    parts = [cell.why] if cell.why else []
     if comparison.by_date:
-        for key, values in cell.differs.items():
-            yield f"{key}: {_show_change(values)}"
+        changes = cell.differs.items()
+        parts += [f"{key}: {_show_change(values)}" for key, values in changes]
+    return Text("; ".join(parts))
 
 
-def _show_launches(cell: CellLaunches | None) -> str:
-    """``812.3 samples/s (6)`` of the launches that count, or why there is no number."""
+def _show_launches(cell: CellLaunches | None, per: str = "") -> Text:
+    """``812.3 samples/s (6)`` of the launches that count, or why there is no number.
+
+    Args:
+        per: behind the unit, which is left out without it.
+    """
     if cell is None:
-        return ""
+        return Text("")
     if cell.mean is None:
-        return cell.status
+        return Text(cell.status)
     of = len(cell.throughput)
     counted = f"{of}" if of == cell.launches else f"{of} of {cell.launches}"
-    return f"{figures(cell.mean)} {cell.unit}/s ({counted})"
+    unit = f" {cell.unit}{per}" if per else ""
+    return Text(f"{figures(cell.mean)}{unit} ({counted})")
 
 
-def _summarise(comparison: Comparison) -> Iterator[str]:
+def summarise(comparison: Comparison) -> Iterator[str]:
+    """How many cells have which verdict, and what that means."""
     counts = Counter(cell.verdict for cell in comparison.cells)
     said = "; ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
     yield f"{said}, at {100 * comparison.confidence:g} % confidence"
