@@ -77,8 +77,8 @@ def write_alternatives(
         for number in range(1, 9):
             place = {"seed": 1, "number": number, "position": 1}
             rate = 1000 * factor * (1 - drift * number)
-            turn = {"round": place} if rounds else {}
-            write_launch(layout, cell, number, rate=rate, wanted=8, **turn)
+            turn = place if rounds else None
+            write_launch(layout, cell, number, rate=rate, wanted=8, round=turn)
     return root
 
 
