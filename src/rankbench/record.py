@@ -45,10 +45,10 @@ GIVE_UP_AFTER = 2
 # Mark of a launch that hung or crashed after every rank had reported.
 UNCLEAN_END = "unclean-end"
 
-# Marks of a script: its ranks train alone; they train on the same samples; it changed
-# the optimizer that is counted.
+# Marks of a script: its ranks train alone; they train on the same samples; its batches
+# have other sizes than planned.
 NO_EXCHANGE, SAME_DATA = "no-exchange", "same-data"
-OTHER_OPTIMIZER = "optimizer-changed"
+OTHER_SAMPLES = "other-samples"
 
 # Reasons of a row that is not measured, each with a remedy.
 NOT_MEASURED = "not measured yet: rankbench run"

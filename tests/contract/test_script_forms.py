@@ -8,7 +8,7 @@ import pytest
 from scripts_ranks import RANKS, STEPS, Launch, run_by, run_script
 
 from rankbench.rank.scripts.running import copy_folder
-from rankbench.record import OTHER_OPTIMIZER
+from rankbench.record import OTHER_SAMPLES
 
 pytestmark = pytest.mark.contract
 
@@ -81,14 +81,14 @@ def test_the_base_of_a_script_is_started_plainly(tmp_path, before):
     before += '\nassert "MASTER_PORT" not in os.environ'
     script = write(tmp_path / "own/train.py", before)
     launch = run_script(tmp_path / "launch", script, ranks=1)
-    assert details(launch)["optimizers"]
+    assert details(launch)["optimizer"]
 
 
 def test_a_script_that_needs_its_place_gets_it(tmp_path):
     before = f"print(os.environ.get('RANK'), flush=True)\n{JOIN}"
     script = write(tmp_path / "own/train.py", before)
     launch = run_script(tmp_path / "launch", script, ranks=1)
-    assert details(launch)["optimizers"]
+    assert details(launch)["optimizer"]
     said = launch.log(0)
     assert said.index("None\n") < said.index("rankbench starts the script again")
     assert "\n0\n" in said
@@ -146,16 +146,48 @@ PROBE = """
 dist.init_process_group("gloo")
 probe = nn.Linear(4, 4)
 probing = torch.optim.Adam(probe.parameters())
-for _ in range({steps}):
-    probe(torch.ones(2, 4)).sum().backward()
-    probing.step()
+probe(torch.ones(2, 4)).sum().backward()
+probing.step()
 """
 
 
-@pytest.mark.parametrize("steps", [0, 3])
-def test_another_optimizer_that_goes_on_is_said(tmp_path, steps):
-    script = write(tmp_path / "own/train.py", PROBE.format(steps=steps))
-    launch = run_script(tmp_path / "launch", script)
-    led = details(launch)["optimizers"]
-    assert led[-1] == "SGD of 4,160 weights at learning rate 0.01"
-    assert (OTHER_OPTIMIZER in launch.record["marks"]) == (steps > 0)
+def test_two_optimizers_are_refused_with_the_remedy(tmp_path):
+    script = write(tmp_path / "own/train.py", PROBE)
+    reason = run_script(tmp_path / "launch", script).reason
+    assert reason is not None
+    assert "Adam of 20 weights at learning rate 0.001 and SGD of 4,160" in reason
+    assert "call rankbench.hooks.step()" in reason
+
+
+@pytest.mark.parametrize(("batch", "is_marked"), [(25, False), (16, True)])
+def test_batches_that_are_not_those_of_the_plan_are_marked(tmp_path, batch, is_marked):
+    """The plan says 50 samples of both ranks."""
+    script = write(tmp_path / "own/train.py")
+    script.write_text(script.read_text().replace("randn(16", f"randn({batch}"))
+    record = run_script(tmp_path / "launch", script).record
+    assert (OTHER_SAMPLES in record["marks"]) is is_marked
+    counted = record["ranks"][0]["details"].get("counted")
+    assert counted == ({"inputs": 12 * 16, "planned": 12 * 25} if is_marked else None)
+
+
+FORKED = """
+import multiprocessing
+dist.init_process_group("gloo")
+def search():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(40):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+for trial in range(2):
+    process = multiprocessing.get_context("fork").Process(target=search)
+    process.start()
+    process.join()
+"""
+
+
+def test_what_a_script_forks_is_not_measured(tmp_path):
+    script = write(tmp_path / "own/train.py", FORKED)
+    assert details(run_script(tmp_path / "launch", script))["optimizer"].startswith(
+        "SGD"
+    )

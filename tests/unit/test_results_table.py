@@ -304,16 +304,17 @@ def test_ranks_that_train_alone_are_not_compared(tmp_path):
     )
 
 
-def test_a_note_says_whose_steps_of_a_script_are_counted(tmp_path):
+def test_a_note_says_which_steps_of_a_script_are_counted(tmp_path):
     script = {"samples_per_step": "64", "args": ""}
     planned = plan_cell(make_cell("single", script=script))
     layout = write_plan(tmp_path, [planned], launches=1)
     path = write_launch(layout, planned, wanted=1) / "record.json"
     with edited(path) as record:
-        record["ranks"][0]["details"] = {"optimizers": ["SGD of 9", "Adam of 9"]}
+        counted = {"inputs": 40, "planned": 64}
+        record["ranks"][0]["details"] = {"optimizer": "SGD of 9", "counted": counted}
     write_rows(layout)
     text = read_report(layout)
-    assert f"of {planned['id']}: by SGD of 9, then Adam of 9." in text
+    assert f"of {planned['id']}: by SGD of 9, inputs of 40 samples" in text
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from torch import nn
 
 from rankbench.rank.scripts.observing import (
     RootSearch,
+    SeveralOptimizers,
     StepCounter,
     count_trained,
     digest_values,
+    leading_sizes,
     watch,
 )
 
@@ -26,15 +28,13 @@ class Counted(StepCounter):
     """Counts training steps, and other steps of optimizers."""
 
     def __init__(self) -> None:
-        self.steps = self.updates = self.backwards = self.restarts = 0
+        self.steps = self.updates = self.backwards = 0
         super().__init__(
             on_step=lambda: self._add("steps"),
             on_update=lambda: self._add("updates"),
             on_backward=lambda: self._add("backwards"),
-            on_restart=lambda: self._add("restarts"),
         )
-
-        self.search = RootSearch(self.compute)
+        self.search = RootSearch()
 
     def _add(self, name: str) -> None:
         setattr(self, name, getattr(self, name) + 1)
@@ -65,7 +65,7 @@ def test_each_iteration_is_a_step(counter):
         learn(model)
         optimizer.step()
     assert (counter.steps, counter.seen, counter.backwards) == (3, 3, 3)
-    assert counter.leader is optimizer
+    assert counter.optimizer is optimizer
 
 
 def test_accumulated_gradients_are_one_step(counter):
@@ -84,39 +84,51 @@ class Wrapper(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_only_the_outermost_of_nested_optimizers_steps(counter):
+class Outer(torch.optim.SGD):
+    """An optimizer with another one inside."""
+
+    def step(self, closure=None):
+        weights = self.param_groups[0]["params"]
+        return torch.optim.Adam(weights).step(closure)
+
+
+@pytest.mark.parametrize("kind", [Wrapper, Outer])
+def test_only_the_outermost_of_nested_optimizers_steps(counter, kind):
     model = nn.Linear(3, 1)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = kind(model.parameters(), lr=0.1)
+    learn(model)
+    outer.step()
+    assert (counter.steps, counter.optimizer) == (1, outer)
 
-    class Outer(torch.optim.SGD):
-        def step(self, closure=None):
-            return inner.step(closure)
 
-    for outer in (Outer(model.parameters(), lr=0.1), Wrapper(model.parameters())):
-        before = counter.steps
+@pytest.mark.parametrize("may_differ", [True, False])
+def test_two_optimizers_make_no_step_unless_it_is_marked(counter, may_differ):
+    """Such as Muon and AdamW, or those of a generator and a discriminator."""
+    counter.may_differ = may_differ
+    model, one = make()
+    learn(model)
+    one.step()
+    other = torch.optim.Adam(model.parameters(), lr=0.5)
+    learn(model)
+    if may_differ:
+        other.step()
+        assert (counter.steps, counter.updates) == (1, 1)
+        assert counter.optimizer is one
+        return
+    with pytest.raises(SeveralOptimizers) as error:
+        other.step()
+    assert "SGD of 4 weights at learning rate 0.1 and Adam of 4" in str(error.value)
+    assert "call rankbench.hooks.step()" in str(error.value)
+
+
+def test_a_step_within_backward_ends_with_it(counter):
+    """A hook on the last gradient steps, so that no gradients need be kept."""
+    model, optimizer = make()
+    weight = model.weight
+    weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    for number in range(3):
         learn(model)
-        outer.step()
-        # The second one is not the leader.
-        assert counter.steps - before == (not before)
-        assert counter.leader is not inner
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_of_several_optimizers_the_leader_counts(counter, shared):
-    first, one = make()
-    second, other = make()
-    for _ in range(3):
-        learn(first)
-        if shared:  # one backward for both, such as Muon and AdamW
-            learn(second)
-            one.step()
-            other.step()
-        else:  # generator and discriminator
-            one.step()
-            learn(second)
-            other.step()
-    assert (counter.steps, counter.updates) == (3, 3)
-    assert counter.leader is one
+        assert (counter.steps, counter.backwards) == (number + 1, number + 1)
 
 
 def test_an_optimizer_that_is_gone_is_replaced(counter):
@@ -137,7 +149,7 @@ def test_a_step_that_computes_nothing_does_not_count(counter):
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    assert (counter.steps, counter.seen, counter.leader) == (0, 1, None)
+    assert (counter.steps, counter.seen, counter.optimizer) == (0, 1, None)
     learn(model)
     optimizer.step()
     optimizer.step()
@@ -178,7 +190,7 @@ def test_a_step_that_the_scaler_skips_counts(counter):
         scaler.update()
         optimizer.zero_grad()
     assert (counter.steps, counter.seen) == (2, 2)
-    assert counter.leader is optimizer
+    assert counter.optimizer is optimizer
     assert torch.isfinite(model.weight).all()
     assert not torch.equal(model.weight, before)
 
@@ -221,7 +233,7 @@ class Pair(nn.Module):
 
 
 def find_root(run) -> nn.Module | None:
-    search = RootSearch(lambda: None)
+    search = RootSearch()
     search.begin()
     try:
         run()
@@ -266,7 +278,7 @@ def test_a_watched_root_tells_its_forwards_and_can_be_copied(compiled):
     model = Pair()
     if compiled:
         model.compile(backend="eager")
-    end = watch(model, lambda: told.append("begin"), lambda: told.append("end"))
+    end = watch(model, lambda given: told.append("begin"), lambda: told.append("end"))
     model(torch.ones(2, 3))
     with torch.no_grad():
         model(torch.ones(2, 3))
@@ -287,61 +299,13 @@ def test_compiled_models_are_compiled_once(counter):
     learn(module)
     optimizer.step()
     found = counter.search.end()
-    end = watch(found, lambda: None, lambda: None)
+    end = watch(found, lambda given: None, lambda: None)
     for _ in range(2):
         learn(module)
         optimizer.step()
     end()
     assert found is module
     assert (counter.steps, backend.frame_count) == (3, 1)
-
-
-def test_the_optimizer_that_steps_is_followed(counter):
-    """A new one of the same model counts at once, of another model after a while."""
-    model, first = make()
-    kept = [first]
-    for epoch in range(3):
-        for _ in range(4):
-            learn(model)
-            kept[-1].step()
-        kept.append(torch.optim.Adam(model.parameters(), lr=0.1 / (epoch + 1)))
-    assert (counter.steps, counter.restarts) == (12, 0)
-    assert counter.leaders == [
-        "SGD of 4 weights at learning rate 0.1",
-        "Adam of 4 weights at learning rate 0.1",
-        "Adam of 4 weights at learning rate 0.05",
-    ]
-    other, last = make()
-    for _ in range(20):
-        learn(other)
-        last.step()
-    assert counter.leader is last
-    assert (counter.steps - 12 >= 9, counter.restarts) == (True, 1)
-
-
-def test_a_single_step_of_a_probe_does_not_lead(counter):
-    model, probe = make()
-    learn(model)
-    probe.step()
-    optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(5):
-        learn(model)
-        optimizer.step()
-    assert counter.leader is optimizer
-    assert counter.restarts == 1
-
-
-def test_optimizers_that_take_turns_are_one_step(counter):
-    """Five steps of a critic for each of the generator; two heads on one model."""
-    (critic, of_critic), (maker, of_maker) = make(), make()
-    for _ in range(4):
-        for _ in range(5):
-            learn(critic)
-            of_critic.step()
-        learn(maker)
-        of_maker.step()
-    assert (counter.leader, counter.steps) == (of_critic, 20)
-    assert len(counter.leaders) == 1
 
 
 def test_frozen_weights_are_not_trained():
@@ -359,3 +323,16 @@ def test_inputs_are_told_apart():
     others += [inputs.to("meta"), torch.empty(0), inputs.bool()]
     assert digest not in {digest_values([(one,), {}]) for one in others}
     assert digest_values([("text", 3, None), {}]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ([(torch.ones(4, 3, 2), torch.ones(9)), {}], (4, 12, 24)),
+        ([(), {"input_ids": torch.ones(8, 16), "mask": None}], (8, 128)),
+        ([({"x": [torch.ones(5)]},), {}], (5,)),
+        ([("text",), {}], ()),
+    ],
+)
+def test_what_a_batch_counts(given, sizes):
+    assert leading_sizes(given) == sizes

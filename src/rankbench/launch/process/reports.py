@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankbench.launch_spec import PROGRESS_ENTRY, STAGES
-from rankbench.record import SAME_DATA, read_json, write_atomically
+from rankbench.record import NO_EXCHANGE, SAME_DATA, read_json, write_atomically
 
 
 class RankProgress(NamedTuple):
@@ -145,14 +145,18 @@ def merge_reports(
         "collectives": collectives,
         "step_id": first["step_id"],
         "marks": sorted({mark for r in reports for mark in r.get("marks") or ()})
-        + ([SAME_DATA] if _share_inputs(reports) else []),
+        + _judge_ranks([report["rank"].get("details") or {} for report in reports]),
     }
 
 
-def _share_inputs(reports: list[dict[str, Any]]) -> bool:
-    """Whether several replicas of a script's model got one batch in the first step."""
-    inputs = [(report["rank"].get("details") or {}).get("inputs") for report in reports]
-    return len(inputs) > 1 and inputs[0] is not None and len(set(inputs)) == 1
+def _judge_ranks(details: list[dict[str, Any]]) -> list[str]:
+    """Marks of a script that follow from what its ranks have seen together."""
+    inputs = {one.get("inputs") for one in details}
+    looks = [one["exchange"] for one in details if "exchange" in one]
+    weights = {look["weights"] for look in looks}
+    trains_alone = len(weights) > 1 and not any(look["trains"] for look in looks)
+    shares = len(details) > 1 and len(inputs) == 1 and None not in inputs
+    return [NO_EXCHANGE] * trains_alone + [SAME_DATA] * shares
 
 
 def merge_surroundings(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:

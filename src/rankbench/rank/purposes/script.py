@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import traceback
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.environ import forget_place, is_placed
 from rankbench.launch_spec import SET_UP, THE_END
@@ -19,7 +17,7 @@ from rankbench.rank.facts import usage
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.scripts.exchange import ExchangeProbe
-from rankbench.rank.scripts.observing import count_trained
+from rankbench.rank.scripts.observing import count_trained, describe_optimizer
 from rankbench.rank.scripts.running import (
     ScriptError,
     check_ranks,
@@ -32,7 +30,10 @@ from rankbench.rank.scripts.running import (
 )
 from rankbench.rank.scripts.session import ScriptSession
 from rankbench.rank.world.manual import rank_argv
-from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, write_json
+from rankbench.record import OTHER_SAMPLES, write_json
+
+# Stands in a script that marks its steps.
+MARK = b"hooks.step"
 
 
 def run(duty: Duty) -> None:
@@ -50,7 +51,9 @@ def run(duty: Duty) -> None:
     duty.progress.enter(SET_UP)
     if cell.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    frozen, folder = spec.own_folders["strategy"], spec.work / "script"
+    frozen = spec.own_folders["strategy"]
+    # What the script has left in the first folder may not be removable.
+    folder = spec.work / ("script-again" if is_placed() else "script")
     name = file.relative_to(frozen).as_posix()
     copy_folder(frozen, folder, spec.data_dir)
     again = None
@@ -68,6 +71,8 @@ def run(duty: Duty) -> None:
         find_device=lambda session: _find_device(duty, session),
         finish=lambda session: _report(duty, begun, session),
     )
+    sources = frozen.rglob("*.py")
+    session.counter.may_differ = any(MARK in path.read_bytes() for path in sources)
     session.begin()
     ended: BaseException | None = None
     try:
@@ -107,7 +112,6 @@ def _begin_again(
     print("rankbench starts the script again, with the variables of torchrun")
     sys.stdout.flush()
     os.chdir(duty.spec.directory)
-    shutil.rmtree(duty.spec.work / "script")
     argv = rank_argv(duty.place, duty.init_method, duty.spec.file)
     os.execve(argv[0], argv, variables)  # noqa: S606
 
@@ -165,20 +169,26 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
 
     measured = session.window.measured(share(steps))
     state = None
-    if (leader := session.counter.leader) is not None:
+    details: dict[str, Any] = {}
+    trained = 0
+    if (optimizer := session.counter.optimizer) is not None:
         # `optim` is what ZeroRedundancyOptimizer runs on this rank.
-        state = getattr(leader, "optim", leader).state.values()
+        state = getattr(optimizer, "optim", optimizer).state.values()
+        details["optimizer"] = describe_optimizer(optimizer)
+        trained = count_trained(optimizer)
     model = describe_root(session.root, shape.replica_ranks)
-    details: dict[str, Any] = {"optimizers": session.counter.leaders}
     if (passes := session.counter.passes / session.window.ended) != 1:
         details["backwards_per_step"] = passes
-    if isinstance(session.root, DistributedDataParallel):
+    if session.inputs is not None:
         details["inputs"] = session.inputs
-    trained = 0 if leader is None else count_trained(leader)
-    marks = [OTHER_OPTIMIZER] if len(session.counter.leaders) > 1 else []
+    marks = []
+    counted = session.window.counted
+    # A script may call its model several times with one batch.
+    if counted and not any(n and n % measured.samples == 0 for n in counted):
+        details["counted"] = {"inputs": counted[0], "planned": measured.samples}
+        marks.append(OTHER_SAMPLES)
     if session.probe is not None and (seen := session.probe.read(trained)):
-        details["exchange"] = seen
-        marks += [] if seen["trains"] else [NO_EXCHANGE]
+        details["exchange"] = {**seen, "weights": session.weights}
     report = describe_rank(
         duty,
         [session.device],

@@ -1,27 +1,29 @@
-"""Finds the module that a script trains, and the training steps of its optimizers.
+"""Finds the module that a script trains, and the training steps of its optimizer.
+
+A step of an optimizer counts if it is the outermost (Horovod's optimizer and
+`GradScaler` call another one) and if a backward ran since the last one:
+`broadcast_optimizer_state` of Horovod makes a step of zeros, and ZeRO-3 of DeepSpeed
+one for each part of the parameters. Only one optimizer may step: what a step of several
+is, only the script knows, and says by `rankbench.hooks.step`.
 
 The root is the module that the script itself calls: `DistributedDataParallel`, or the
-engine of DeepSpeed, and not a layer within. A step of an optimizer counts if it is
-
-- the outermost: Horovod's optimizer and `GradScaler` call another one;
-- of the leader: a script may have several optimizers, and steps all of them in each
-  iteration. The first that stepped leads, until another one takes over;
-- computed: a module or a backward ran since the last one. `broadcast_optimizer_state`
-  of Horovod makes a step of zeros, and ZeRO-3 of DeepSpeed one for each part of the
-  parameters.
+engine of DeepSpeed, and not a layer within.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
+import math
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -31,9 +33,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 _STEPS = {id(Optimizer.profile_hook_step(lambda optimizer: None).__code__)}
 
 
-# Steps of other optimizers, which train other parameters, after which the leader does
-# not train any more: a round of a game between two optimizers may have several.
-_PATIENCE = 10
+class SeveralOptimizers(RuntimeError):
+    """Two optimizers of a script step, so that nobody knows what a step is."""
+
+    def __init__(self, first: Optimizer, second: Optimizer) -> None:
+        super().__init__(
+            f"two optimizers step, {describe_optimizer(first)} and "
+            f"{describe_optimizer(second)}, so a step is not clear: call "
+            "rankbench.hooks.step() at the end of each iteration"
+        )
 
 
 class StepCounter:
@@ -42,7 +50,7 @@ class StepCounter:
     Attributes:
         seen: outermost steps of optimizers, whether they counted or not.
         passes: backwards that ended, of all models.
-        leaders: each optimizer that has led, in words.
+        may_differ: whether several optimizers may step, as the script marks its steps.
     """
 
     def __init__(
@@ -51,7 +59,6 @@ class StepCounter:
         on_step: Callable[[], None],
         on_update: Callable[[], None] = lambda: None,
         on_backward: Callable[[], None] = lambda: None,
-        on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         """Take callbacks.
 
@@ -59,19 +66,16 @@ class StepCounter:
             on_step: a training step ends.
             on_update: another step of an optimizer ends, which is no training step.
             on_backward: a backward ends.
-            on_restart: another optimizer leads, since some steps: none so far counts.
         """
         self.seen = self.passes = 0
-        self.leaders: list[str] = []
+        self.may_differ = False
         self._on_step = on_step
         self._on_update = on_update
         self._on_backward = on_backward
-        self._on_restart = on_restart
-        self._computed = False
-        # Steps of the leader; of others since then; of others between two of its own.
-        self._led = self._others = self._usual = 0
-        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._leader: weakref.ref[Optimizer] | None = None
+        self._computed = self._in_backward = False
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        # Optimizers that have stepped within the backward that runs.
+        self._waiting: list[Optimizer] = []
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -85,14 +89,10 @@ class StepCounter:
             undo()
         self._undo = []
 
-    def compute(self) -> None:
-        """Note that a module or a backward runs."""
-        self._computed = True
-
     @property
-    def leader(self) -> Optimizer | None:
-        """The optimizer whose steps count; None if there is none, or none any more."""
-        return self._leader() if self._leader is not None else None
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer that steps; None if there is none, or none any more."""
+        return self._optimizer() if self._optimizer is not None else None
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         # This test comes first, so that torch.compile sees an empty function.
@@ -102,46 +102,32 @@ class StepCounter:
             self._note(optimizer)
 
     def _note(self, optimizer: Optimizer) -> None:
-        """Note an outermost step of an optimizer, or one that a scaler has skipped."""
+        """Note an outermost step of an optimizer, or one that a scaler has skipped.
+
+        Raises:
+            SeveralOptimizers: another one has stepped before, and steps are not marked.
+        """
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # Replays of the graph call no optimizer.
+        if self._in_backward:
+            # A hook on a gradient steps. The step belongs to the backward.
+            self._waiting.append(optimizer)
+            return
         self.seen += 1
-        if self._computed and self.leader is not optimizer:
-            self._consider(optimizer)
-        if self._computed and self.leader is optimizer:
-            self._computed = False
-            self._usual = max(self._usual, self._others)
-            self._led, self._others = self._led + 1, 0
-            self._on_step()
-        else:
+        if not self._computed:
             self._on_update()
-
-    def _consider(self, optimizer: Optimizer) -> None:
-        """Let an optimizer lead if the leader is gone, or trains no more.
-
-        An optimizer that is new and has parameters of the leader succeeds it at once.
-        """
-        leader = self.leader
-        if leader is not None:
-            self._others += 1
-            is_new = optimizer not in self._known
-            self._known.add(optimizer)
-            if not is_new and self._others <= 2 * self._usual + 1:
-                return  # Usual steps cost no look at parameters.
-            shares = not _parameters(leader).isdisjoint(_parameters(optimizer))
-            if not (shares and is_new and self._led > 1):
-                patience = 1 if shares else _PATIENCE
-                if self._others <= 2 * self._usual + patience:
-                    return
-                self._on_restart()
-        self._known.add(optimizer)
-        self._leader = weakref.ref(optimizer)
-        self._led = self._others = self._usual = 0
-        # SGD of 4,160 weights at learning rate 0.01
-        said = f"{type(optimizer).__name__} of {count_trained(optimizer):,} weights"
-        if (rate := optimizer.param_groups[0].get("lr")) is not None:
-            said += f" at learning rate {float(rate):g}"
-        self.leaders.append(said)
+            return
+        if self.optimizer not in (None, optimizer):
+            # One that the script has dropped may be part of a cycle.
+            gc.collect()
+        if self.optimizer in (None, optimizer):
+            self._optimizer = weakref.ref(optimizer)
+            self._computed = False
+            self._on_step()
+        elif self.may_differ:
+            self._on_update()
+        else:
+            raise SeveralOptimizers(self.optimizer, optimizer)
 
     def _wrap_scaler(self) -> Callable[[], None]:
         """Observe `GradScaler.step`, because it skips steps with infinite gradients."""
@@ -165,25 +151,45 @@ class StepCounter:
 
         @functools.wraps(plain)
         def backward(*args: Any, **kwargs: Any) -> None:
-            plain(*args, **kwargs)
-            if not torch.compiler.is_compiling():
-                self.compute()
+            if torch.compiler.is_compiling():
+                plain(*args, **kwargs)
+                return
+            # A checkpointed block runs a backward within the backward.
+            outer, self._in_backward = self._in_backward, True
+            try:
+                plain(*args, **kwargs)
+            finally:
+                self._in_backward = outer
+            if not outer:
+                self._computed = True
                 self.passes += 1
                 self._on_backward()
+                for optimizer in dict.fromkeys(self._waiting):
+                    self._computed = True
+                    self._note(optimizer)
+                self._waiting.clear()
 
         torch.autograd.backward = backward
         return lambda: setattr(torch.autograd, "backward", plain)
 
 
+def describe_optimizer(optimizer: Optimizer) -> str:
+    """An optimizer in words: ``SGD of 4,160 weights at learning rate 0.01``."""
+    said = f"{type(optimizer).__name__} of {count_trained(optimizer):,} weights"
+    if (rate := optimizer.param_groups[0].get("lr")) is not None:
+        said += f" at learning rate {float(rate):g}"
+    return said
+
+
 def count_trained(optimizer: Optimizer) -> int:
     """Number of values that an optimizer trains on this rank, without frozen ones."""
+    return sum(weight.numel() for weight in trained_weights(optimizer))
+
+
+def trained_weights(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The weights of an optimizer that are not frozen."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    return sum(weight.numel() for weight in weights if weight.requires_grad)
-
-
-def _parameters(optimizer: Optimizer) -> set[int]:
-    groups = optimizer.param_groups
-    return {id(weight) for group in groups for weight in group["params"]}
+    return [weight for weight in weights if weight.requires_grad]
 
 
 def _is_nested(frame: Any) -> bool:
@@ -203,22 +209,16 @@ class RootSearch:
     """Notes the modules that are called from outside of all modules, and learn.
 
     It replaces `nn.Module.__call__`, and restores it within each call. So layers run as
-    usual, and torch.compile does not see it: a global hook would be compiled into the
-    model, and the model again without it.
+    usual, and torch.compile does not see it: a hook on all modules would be compiled
+    into the model, and the model again without it.
 
     Attributes:
-        inputs: digest of the first inputs of the root, once the search has ended; None
-            if there is no root, or it takes no tensor.
+        inputs: digest of the first inputs of the root if it is a
+            `DistributedDataParallel`, once the search has ended; else None.
     """
 
-    def __init__(self, on_call: Callable[[], None]) -> None:
-        """Take a callback.
-
-        Args:
-            on_call: any module is called.
-        """
+    def __init__(self) -> None:
         self.inputs: str | None = None
-        self._on_call = on_call
         self._found: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
         self._searches = False
         self._plain = nn.Module.__call__
@@ -232,13 +232,13 @@ class RootSearch:
                 return plain(module, *args, **kwargs)
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
-                self._on_call()
                 if (
                     torch.is_grad_enabled()
                     and self._known(module) is None
                     and any(weight.requires_grad for weight in module.parameters())
                 ):
-                    inputs = digest_values([args, kwargs])
+                    is_ddp = isinstance(module, DistributedDataParallel)
+                    inputs = digest_values([args, kwargs]) if is_ddp else None
                     self._found[id(module)] = weakref.ref(module), inputs
                 return plain(module, *args, **kwargs)
             finally:
@@ -274,22 +274,24 @@ def digest_values(given: Any) -> str | None:
 
     It reads some values of each, spread evenly, which waits for the device.
     """
-    tensors: list[torch.Tensor] = []
-    waiting = [given]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, torch.Tensor):
-            if _is_plain(value):
-                tensors.append(value.detach().reshape(-1))
-        elif isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple):
-            waiting += value
-    digest = hashlib.sha256()
-    for flat in tensors:
+    digest, some = hashlib.sha256(), False
+    for tensor in filter(_is_plain, _tensors(given)):
+        flat = tensor.detach().reshape(-1)
         sample = flat[:: max(1, len(flat) // _SAMPLE)].cpu().contiguous()
         digest.update(sample.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16] if tensors else None
+        some = True
+    return digest.hexdigest()[:16] if some else None
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists and mappings, of any depth."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, Mapping):
+        yield from _tensors(list(given.values()))
+    elif isinstance(given, list | tuple):
+        for value in given:
+            yield from _tensors(value)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -297,19 +299,32 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return (
-        type(tensor) is torch.Tensor
+        type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
     )
 
 
-# Callbacks for the begin and the end of the root's forward. They and the hooks belong
-# to this module, because a script may copy or pickle the root with its hooks.
-_callbacks: tuple[Callable[[], None], Callable[[], None]] | None = None
+def leading_sizes(given: Any) -> tuple[int, ...]:
+    """What a batch may count: samples, or tokens if each sample is a row of them.
+
+    Returns:
+        The product of the first dimension, of the first two, and so on, of the first
+        tensor; () if there is none.
+    """
+    shape: Iterable[int] = next(_tensors(given), torch.tensor(0)).shape
+    sizes = list(shape)
+    return tuple(math.prod(sizes[: n + 1]) for n in range(len(sizes)))
+
+
+# Callbacks for the begin, with the inputs, and the end of the root's forward. They and
+# the hooks belong to this module, because a script may copy or pickle the root with its
+# hooks.
+_callbacks: tuple[Callable[[Any], None], Callable[[], None]] | None = None
 
 
 def watch(
-    root: nn.Module, on_begin: Callable[[], None], on_end: Callable[[], None]
+    root: nn.Module, on_begin: Callable[[Any], None], on_end: Callable[[], None]
 ) -> Callable[[], None]:
     """Call back when a forward of the root begins and ends that records gradients.
 
@@ -322,7 +337,7 @@ def watch(
     if compiled is not None:  # by `root.compile()`, which would compile hooks as well
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            _begin(root, args)
+            _begin(root, args, kwargs)
             output = compiled(*args, **kwargs)
             _end(root, args, output)
             return output
@@ -331,7 +346,9 @@ def watch(
         undo = [lambda: setattr(root, "_compiled_call_impl", compiled)]
     else:
         undo = [
-            root.register_forward_pre_hook(_begin, prepend=True).remove,
+            root.register_forward_pre_hook(
+                _begin, prepend=True, with_kwargs=True
+            ).remove,
             root.register_forward_hook(_end).remove,
         ]
 
@@ -344,9 +361,9 @@ def watch(
     return end
 
 
-def _begin(root: nn.Module, args: Any) -> None:
+def _begin(root: nn.Module, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling() and _callbacks and torch.is_grad_enabled():
-        _callbacks[0]()
+        _callbacks[0]([args, kwargs])
 
 
 def _end(root: nn.Module, args: Any, output: Any) -> None:

@@ -27,7 +27,14 @@ from rankbench.rank.facts.usage import (
     reset_peaks,
 )
 from rankbench.rank.scripts.exchange import ExchangeProbe
-from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
+from rankbench.rank.scripts.observing import (
+    RootSearch,
+    StepCounter,
+    digest_values,
+    leading_sizes,
+    trained_weights,
+    watch,
+)
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.training.loop import Measurement
 from rankbench.rank.world.lifeline import Progress
@@ -48,6 +55,8 @@ class Window:
         ended: steps that have ended, with the first one.
         needed: steps that have to end.
         phases: phases of a step; one if the script does not let them be told apart.
+        counted: what the inputs of the timed steps have counted, see `leading_sizes`;
+            empty if the inputs are not known.
     """
 
     def __init__(
@@ -56,6 +65,7 @@ class Window:
         self.ended = 0
         self.needed = 1 + warmup + steps
         self.phases: tuple[str, ...] = WHOLE
+        self.counted: tuple[int, ...] = ()
         self._warmup_steps, self._steps = warmup, steps
         self._local_rank = local_rank
         self._progress = progress
@@ -87,8 +97,14 @@ class Window:
         if len(self.phases) > 1:
             self._clock.mark(phase)
 
+    def count(self, sizes: tuple[int, ...]) -> None:
+        """Add what the inputs of a forward count."""
+        known = self.counted or (0,) * len(sizes)
+        self.counted = tuple(map(sum, zip(known, sizes, strict=False)))
+
     def _begin_timed(self) -> None:
         self._clock.finish()
+        self.counted = ()
         self._warmup_s = time.perf_counter() - self._begun
         self._warmup = self._read(self._clock)
         if len(self.phases) > 1:
@@ -174,6 +190,10 @@ class Window:
         )
 
 
+# Steps of the warm-up that are observed for what ranks exchange: some scripts average
+# every few steps.
+LOOKED_AT = 8
+
 GRACE = 5.0  # seconds that a script has to end after its measurement
 
 
@@ -185,13 +205,14 @@ class ScriptSession:
         counter: what is known of its optimizers.
         root: the module that the script trains; None if that cannot be told.
         inputs: digest of its inputs in the first step; None if they are not known.
+        weights: digest of what this rank trains, after the look; None without one.
         device: device of this rank, once the first step has ended.
         opened: age of the process at that moment, in seconds.
         is_marked: whether the script marks its steps.
         is_complete: whether everything is measured and written.
         failure: why rankbench could not measure; None if it could.
-        probe: looks at what ranks exchange in the step after the first; None for no
-            look. Without a warm-up, that step is not measured.
+        probe: looks at what ranks exchange in the first steps of the warm-up; None for
+            no look. Without a warm-up, it looks at a step that is not measured.
         find_device: returns the device of this rank, after the first step.
         finish: writes what was measured, after the last step.
     """
@@ -222,18 +243,21 @@ class ScriptSession:
             on_step=self._on_step,
             on_update=lambda: self.window.mark("update"),
             on_backward=lambda: self.window.mark("backward"),
-            on_restart=self._restart,
         )
         self.root: nn.Module | None = None
         self.inputs: str | None = None
+        self.weights: str | None = None
         self._is_bare = warmup == 0
+        self._looked = 1 + min(warmup, LOOKED_AT)
         self.is_marked = False
         self.is_complete = False
         self.failure: Exception | None = None
         self.probe: ExchangeProbe | None = None
         self.find_device, self.finish = find_device, finish
-        self._search = RootSearch(self.counter.compute)
+        self._search = RootSearch()
         self._stop_watching = lambda: None
+        # Of what a script forks, nothing is measured.
+        os.register_at_fork(after_in_child=self.end)
 
     def begin(self) -> None:
         """Observe everything that runs in this process from now on."""
@@ -255,13 +279,6 @@ class ScriptSession:
             self._try(self._open)
         else:
             self._end_step(None, None)
-
-    def _restart(self) -> None:
-        """Begin anew with the step that ends now: another optimizer leads."""
-        if not self.is_marked:
-            self.root = None
-            self._stop_watching()
-            self.window.ended, self.window.phases = 0, WHOLE
 
     def _on_mark(self, loss: Any, samples: Any) -> None:
         if not self.is_marked or self.window.ended == 0:
@@ -286,16 +303,22 @@ class ScriptSession:
             if self._is_bare:
                 return
         elif self.probe is not None:
-            self.probe.end()
+            self._end_look()
         self.window.open(self.device, has_phases=self.root is not None)
 
-    def _on_forward(self) -> None:
-        self.counter.compute()
+    def _on_forward(self, inputs: Any) -> None:
         self.window.mark("load")
+        self.window.count(leading_sizes(inputs))
 
-    def _end_step(self, loss: Any, samples: Any) -> None:
+    def _end_look(self) -> None:
         if self.probe is not None and self.probe.is_on:
             self.probe.end()
+            if (optimizer := self.counter.optimizer) is not None:
+                self.weights = digest_values(trained_weights(optimizer))
+
+    def _end_step(self, loss: Any, samples: Any) -> None:
+        if self.window.ended + 1 >= self._looked:
+            self._end_look()
         if self.window.end_step(loss, samples):
             self.end()
             self._try(lambda: self.finish(self))

@@ -13,7 +13,7 @@ import numpy as np
 from rankbench.cell import Cell
 from rankbench.record import (
     NO_EXCHANGE,
-    OTHER_OPTIMIZER,
+    OTHER_SAMPLES,
     SAME_DATA,
     UNCLEAN_END,
     disturbances,
@@ -77,7 +77,7 @@ _DOUBTS = {
     "mixed-torch": "it or its base ran different versions of torch",
     NO_STEADY_STATE: "step times still changed their level at the end of a launch",
     NO_EXCHANGE: "its ranks exchange no gradients",
-    OTHER_OPTIMIZER: "its script changed the optimizer that is counted",
+    OTHER_SAMPLES: "its batches are not as large as samples_per_step says",
     "other-code": "the code of the ranks has changed since",
     "oversubscribed": "ranks share a core or a GPU, or lack cores",
     "throttled": "a GPU lowered its clocks",

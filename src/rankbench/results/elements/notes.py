@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rankbench.cell import REFERENCE
 from rankbench.record import (
     BUDGET,
     NO_EXCHANGE,
-    OTHER_OPTIMIZER,
+    OTHER_SAMPLES,
     SAME_DATA,
     UNCLEAN_END,
     Record,
@@ -60,8 +61,8 @@ MARKS = {
     "its own. The row is not compared with others.",
     SAME_DATA: "all ranks of the script got the same samples in its first step: its "
     "data is not split over them, so that more ranks do not learn from more samples.",
-    OTHER_OPTIMIZER: "the script went on with another optimizer: the steps of which "
-    "ones were counted, in turn, is said under steps.",
+    OTHER_SAMPLES: "the inputs of the script's model are not as many as "
+    "samples_per_step says, so throughput may be wrong: see under steps.",
     "other-code": "the code that the ranks ran differs from the plan's.",
     UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
     "had reported; the numbers are whole.",
@@ -132,11 +133,23 @@ def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
         )
     for s in summaries:
         if s.row.cell.script is not None and s.row.launches:
-            ranks = (launch.record["ranks"][0] for launch in s.row.launches)
-            led = [rank["details"].get("optimizers") or () for rank in ranks]
-            counted = _distinct(", then ".join(map(str, one)) for one in led if one)
-            if counted:
-                yield Note("steps", f"of {s.row.id}: by {'; or '.join(counted)}.")
+            ranks = [launch.record["ranks"][0] for launch in s.row.launches]
+            told = _distinct(
+                _of_steps(rank["details"]) for rank in ranks if rank["details"]
+            )
+            if told:
+                yield Note("steps", f"of {s.row.id}: {'; or '.join(told)}.")
+
+
+def _of_steps(details: Mapping[str, Any]) -> str:
+    """What a rank of a script has counted."""
+    parts = [f"by {details.get('optimizer', 'marks of the script')}"]
+    if counted := details.get("counted"):
+        parts.append(
+            "inputs of {inputs} samples in the timed window, where the experiment "
+            "says {planned}".format(**counted)
+        )
+    return ", ".join(parts)
 
 
 def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
