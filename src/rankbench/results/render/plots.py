@@ -31,16 +31,14 @@ _RC: dict[str, Any] = {
     # A dollar sign in a name does not start a formula.
     "text.parse_math": False,
 }
-_METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None},
-    "png": {"Software": None},
-}
 
 
 def draw_plots(layout: Layout, drawings: Iterable[Drawing]) -> None:
     """Write plots/NAME.svg and .png."""
     import matplotlib
     import seaborn as sns
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     matplotlib.use("Agg")
     with matplotlib.rc_context():
@@ -49,15 +47,16 @@ def draw_plots(layout: Layout, drawings: Iterable[Drawing]) -> None:
         sns.set_theme("paper", "whitegrid", rc=_RC)
         for drawing in drawings:
             figure = drawing.draw(_WIDTH)
-            # PNG first: at the few pixels of SVG, hinting makes text too narrow for the
+            figure.set_dpi(_DPI)
+            # Not by `savefig`, which draws everything once more before it draws. PNG
+            # first: at the few pixels of SVG, hinting makes text too narrow for the
             # layout of both.
-            for suffix in ("png", "svg"):
-                file = io.BytesIO()
-                figure.savefig(
-                    file, format=suffix, metadata=_METADATA[suffix], dpi=_DPI
-                )
-                write_if_changed(layout.plot(drawing.name, suffix), file.getvalue())
-                # Computing the layout takes longest, so it is done once.
-                figure.set_layout_engine("none")
+            png, svg = io.BytesIO(), io.StringIO()
+            FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+            # Computing the layout takes longest, so it is done once.
+            figure.set_layout_engine("none")
+            FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+            write_if_changed(layout.plot(drawing.name, "png"), png.getvalue())
+            write_if_changed(layout.plot(drawing.name, "svg"), svg.getvalue().encode())
             # The memory is freed now, not when the garbage collector runs.
             figure.clear()
