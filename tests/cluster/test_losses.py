@@ -54,8 +54,8 @@ def lose(site: Site, name: str, strategy: str = "ddp", slow: str = "") -> Loss:
         if slow:
             host.mend()
     found = read(Layout(site.project.root / "results" / name))
-    assert {summary.row.status for summary in found.summaries} == {"ok"}
-    (loss,) = find_losses(found.summaries)
+    assert {summary.status for summary in found.rows} == {"ok"}
+    (loss,) = find_losses(found.rows)
     total = sum(part.value for part in loss.parts.values())
     assert total == pytest.approx(loss.lost.value)
     assert abs(loss.parts["unexplained"].value) <= 0.1 * loss.lost.value

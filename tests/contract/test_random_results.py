@@ -83,7 +83,8 @@ class Writer:
 
     def read(self, rows: Sequence[Row]) -> ResultSet:
         results = Results("random", tuple(rows))
-        return ResultSet(self.layout, results, summary.summarise(results))
+        rows = summary.summarise(results)
+        return ResultSet("random", rows=rows, layout=self.layout)
 
     def _measure(self, launch: Launch, units: int = 1) -> Measures:
         ranks = len(launch.record["ranks"])

@@ -52,9 +52,9 @@ def test_a_speed_that_is_none_names_the_file(tmp_path, damage):
     path.write_text(text.replace(*damage))
     with pytest.raises(ValueError, match=r"record\.json"):
         read(layout, strict=True)
-    (summary,) = read(layout).summaries
-    assert summary.row.status == "stale"
-    assert "record.json is damaged" in str(summary.row.reason)
+    (summary,) = read(layout).rows
+    assert summary.status == "stale"
+    assert "record.json is damaged" in str(summary.reason)
 
 
 def alone(layout: Layout) -> None:

@@ -196,12 +196,12 @@ DAMAGE = [(RECORD, name) for name in IN_RECORD] + [(TIMES, name) for name in IN_
 def shown(summaries: list[Summary]) -> dict[str, tuple[Any, ...]]:
     """What a table says of each row, but for the one whose file is damaged."""
     return {
-        one.row.id: (
-            *(one.row.status, one.row.reason, one.row.ok, one.row.attempt),
+        one.id: (
+            *(one.status, one.reason, one.ok, one.attempt),
             *(one.marks, one.numbers, one.disturbed, one.measures, one.bases),
         )
         for one in summaries
-        if one.row.id != CELL
+        if one.id != CELL
     }
 
 
@@ -228,7 +228,7 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     layout = write_few(tmp_path_factory.mktemp("failed"))
     with edited(layout.launch(CELL, 1, 3) / RECORD) as record:
         record |= {"status": "crashed", "reason": "rank 1 ended by SIGSEGV"}
-    return shown(read(layout).summaries)
+    return shown(read(layout).rows)
 
 
 @pytest.fixture
@@ -247,9 +247,9 @@ def launch(example: Layout) -> Iterator[Path]:
 def test_one_damaged_file_is_named_in_its_row_alone(example, rest, launch, file, name):
     {RECORD: IN_RECORD, TIMES: IN_STEPS}[file][name](launch)
     found = read(example)
-    (summary,) = (one for one in found.summaries if one.row.id == CELL)
+    (summary,) = (one for one in found.rows if one.id == CELL)
     row = summary.row
-    assert row in found.results.rows
+    assert row in found.rows
     assert (row.status, row.launches, summary.numbers) == ("stale", (), {})
     # A record may claim what its steps do not have.
     place = launch.relative_to(example.root)
@@ -257,15 +257,15 @@ def test_one_damaged_file_is_named_in_its_row_alone(example, rest, launch, file,
     assert row.reason.endswith("restore this file, or rerun the cell")
     assert row.reason.isprintable()
     assert len(row.reason) < 400
-    assert shown(found.summaries) == rest
+    assert shown(found.rows) == rest
     with pytest.raises(ValueError, match=f"^{example.root}/records/{CELL}/1/3/"):
         read(example, strict=True)
 
 
 def test_a_record_of_another_definition_is_stale(example, rest, launch):
     put("cell_hash", "0" * 16)(launch)
-    found = read(example).summaries
-    (row,) = (one.row for one in found if one.row.id == CELL)
+    found = read(example).rows
+    (row,) = (one.row for one in found if one.id == CELL)
     assert (row.status, row.reason.rpartition(": ")[2]) == ("stale", "rerun it")
     assert shown(found) == rest
 

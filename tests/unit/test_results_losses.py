@@ -57,7 +57,7 @@ def summarise_one(root: Path, *, phases: list[str] | None = None, **changes) -> 
 
 
 def summaries_of(layout: Layout) -> list[Summary]:
-    return list(read(layout).summaries)
+    return list(read(layout).rows)
 
 
 def sweeps_of(layout: Layout) -> list[Sweep]:

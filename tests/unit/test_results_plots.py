@@ -290,7 +290,7 @@ def test_lines_join_one_trend_each(tmp_path, topologies, lines):
     cells = [plan_cell(make_cell("ddp", topology)) for topology in topologies]
     (panel,) = panels_of(tmp_path, *cells)
     (series,) = panel.series
-    found = [[point.row.cell.topology for point in line] for line in series.lines]
+    found = [[point.cell.topology for point in line] for line in series.lines]
     assert found == lines
 
 

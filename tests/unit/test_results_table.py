@@ -543,7 +543,7 @@ def test_empty_plan_makes_an_empty_table(tmp_path):
 
 def test_summaries_of_rows_that_are_not_ok_hold_nothing(layout):
     for summary in summarise(load(layout)):
-        if summary.row.status != "ok":
+        if summary.status != "ok":
             assert not summary.numbers
             assert not summary.measures
             assert not summary.bases

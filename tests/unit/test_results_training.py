@@ -63,7 +63,7 @@ def find(root: Path, *launches: Any) -> ResultSet:
 
 
 def point_of(root: Path, *launches: Any) -> Summary:
-    (point,) = find(root, *launches).summaries
+    (point,) = find(root, *launches).rows
     return point
 
 
@@ -92,7 +92,7 @@ def test_a_loss_that_is_no_number_on_one_rank_is_none(tmp_path):
 
 
 def test_losses_of_another_length_are_damage(tmp_path):
-    reason = point_of(tmp_path, (np.ones(ALL), np.ones(3))).row.reason
+    reason = point_of(tmp_path, (np.ones(ALL), np.ones(3))).reason
     assert re.search(r"steps\.npz is damaged: .* of shape \(10,\)", str(reason))
 
 
@@ -105,7 +105,7 @@ def test_a_curve_is_over_the_samples_of_all_replicas(tmp_path):
 
 
 def test_many_steps_become_means(tmp_path):
-    (point,) = write_long(tmp_path, np.arange(3 * POINTS)).summaries
+    (point,) = write_long(tmp_path, np.arange(3 * POINTS)).rows
     seen, ((first, second, *_),) = find_curve(point)
     assert len(seen) == POINTS
     assert (first, second) == (1, 4)

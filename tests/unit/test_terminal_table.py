@@ -27,7 +27,7 @@ def test_answer_table_and_files_fit_on_a_terminal(tmp_path, capsys, monkeypatch)
     assert lines[0].startswith("WHAT    convnet, digits")
     assert "quickstart: convnet.digits" in lines
     shown = [line.split()[0] for line in lines if line]
-    assert {one.row.cell.strategy for one in read(layout).measured} <= {*shown}
+    assert {one.cell.strategy for one in read(layout).measured} <= {*shown}
     assert "Cells without numbers" in lines
     assert lines[-1] == "files: report.html answer.md table.md table.csv"
 

@@ -180,7 +180,7 @@ def test_published_numbers_of_another_unit_are_not_compared(tmp_path):
 
 def test_a_prediction_is_fitted_to_steps(layout):
     """Its steps are those of the row, although the row is in tokens/s."""
-    (summary,) = [s for s in read(layout).summaries if s.row.id == IDS[1]]
+    (summary,) = [s for s in read(layout).rows if s.id == IDS[1]]
     step = read_scale(summary).step
     assert step == pytest.approx(summary.numbers["step_ms"].value / 1e3, rel=0.02)
 

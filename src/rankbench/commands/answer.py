@@ -48,7 +48,7 @@ def answer(arguments: argparse.Namespace) -> int:
         planned = [step for each in facts["workloads"] for step in each.get("next", ())]
         print_json(planned if only_next else facts)
     else:
-        cells = [summary.row.id for summary in found.summaries]
+        cells = [summary.id for summary in found.rows]
         only = {"workload", "next"} if only_next else None
         if arguments.details or only:
             print_details(facts, cells, only=only)

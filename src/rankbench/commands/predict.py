@@ -36,7 +36,7 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
 
     with open_results(arguments) as layout:
         found = read(layout)
-        targets = list(found.results.targets)
+        targets = list(found.targets)
         if arguments.topology:
             for topology in arguments.topology:
                 Topology.parse(topology)
@@ -53,13 +53,13 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
             "nothing to predict: name topologies that were not measured "
             "(--topology 4x8, or predict: [4x8] in the experiment)"
         )
-    made = list(predict(found.summaries, targets))
+    made = list(predict(found.rows, targets))
     if arguments.json:
-        print_json({"predictions": describe(made, found.results.price)})
+        print_json({"predictions": describe(made, found.price)})
     else:
-        cells = [summary.row.id for summary in found.summaries]
+        cells = [summary.id for summary in found.rows]
         names, _ = shorten([*cells, *(prediction.target.id for prediction in made)])
-        for grid in show(made, found.results.price):
+        for grid in show(made, found.price):
             print_grid(grid, names, whole=True)
         print_notes(in_sentences(made), names)
     return OK if any(prediction.throughput for prediction in made) else FINDING

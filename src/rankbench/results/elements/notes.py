@@ -115,7 +115,7 @@ def collect_details(summaries: Sequence[Summary]) -> list[Note]:
 
 def _count(summaries: Sequence[Summary]) -> str:
     """What throughput counts: samples, tokens, or both in columns of their own."""
-    cells = [s.row.cell for s in summaries if s.numbers]
+    cells = [s.cell for s in summaries if s.numbers]
     contexts = sorted({c.context for c in cells if c.context is not None})
     if not contexts:
         return "samples"
@@ -125,20 +125,20 @@ def _count(summaries: Sequence[Summary]) -> str:
 
 
 def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
-    scripts = [s.row.cell.script for s in summaries if s.row.cell.script is not None]
+    scripts = [s.cell.script for s in summaries if s.cell.script is not None]
     if scripts:
         said = ", ".join(_distinct(one["samples_per_step"] for one in scripts))
         yield Note(
             "samples", f"of a step over all ranks, as the experiment says: {said}."
         )
     for s in summaries:
-        if s.row.cell.script is not None and s.row.launches:
-            ranks = [launch.record["ranks"][0] for launch in s.row.launches]
+        if s.cell.script is not None and s.launches:
+            ranks = [launch.record["ranks"][0] for launch in s.launches]
             told = _distinct(
                 _of_steps(rank["details"]) for rank in ranks if rank["details"]
             )
             if told:
-                yield Note("steps", f"of {s.row.id}: {'; or '.join(told)}.")
+                yield Note("steps", f"of {s.id}: {'; or '.join(told)}.")
 
 
 def _of_steps(details: Mapping[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _of_steps(details: Mapping[str, Any]) -> str:
 
 
 def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
-    scripts = any(s.row.cell.script is not None for s in summaries)
+    scripts = any(s.cell.script is not None for s in summaries)
     base = "the same script" if scripts else REFERENCE
     bases = (s.efficiency_base for s in summaries)
     named = ", ".join(_distinct(describe_base(one) for one in bases if one))
@@ -179,13 +179,13 @@ def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
         yield Note(
             UNTOLD, "the bracket includes 1: cannot be told. Not the same as equal."
         )
-    kinds = (s.row.cell.scaling for s in summaries if s.row.cell.script is None)
+    kinds = (s.cell.scaling for s in summaries if s.cell.script is None)
     for kind in _distinct(kinds):
         yield Note(f"{kind} scaling", SCALING[kind])
 
 
 def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:
-    records = [launch.record for s in summaries for launch in s.row.launches]
+    records = [launch.record for s in summaries for launch in s.launches]
     hosts = _distinct(_describe_host(host) for r in records for host in r["hosts"])
     software = _distinct(_describe_software(record) for record in records)
     if records:
@@ -198,9 +198,9 @@ def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:
 def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
     """How many rows were checked, and how far off the worst of them was."""
     compared = [
-        s.row.launches[0].record.get("gate")
+        s.launches[0].record.get("gate")
         for s in summaries
-        if s.row.launches and s.row.cell.strategy != REFERENCE
+        if s.launches and s.cell.strategy != REFERENCE
     ]
     gates = [gate for gate in compared if gate]
     if not gates:
@@ -231,21 +231,21 @@ def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
     """Rows that asked for GPUDirect, or for none, and what their logs say of it."""
     found = []
     for s in summaries:
-        if s.row.cell.gpudirect == "auto" or not s.row.launches:
+        if s.cell.gpudirect == "auto" or not s.launches:
             continue
         told = {
             library["gpudirect_rdma"]
-            for launch in s.row.launches
+            for launch in s.launches
             for seen in (launch.record.get("transport") or {}).get("seen", [])
             for library in seen["libraries"].values()
             if library.get("gpudirect_rdma") is not None
         }
-        asked = "on" if s.row.cell.gpudirect else "off"
+        asked = "on" if s.cell.gpudirect else "off"
         words = {True: "it was in effect", False: "it was not in effect"}
         said = [words[one] for one in (True, False) if one in told]
         unknown = "no log says whether it was in effect (backend_logs: true asks them)"
         says = "; on other ranks ".join(said) or unknown
-        found.append(Note(s.row.id, f"gpudirect {asked}: {says}."))
+        found.append(Note(s.id, f"gpudirect {asked}: {says}."))
     return found
 
 

@@ -113,7 +113,7 @@ def make_plot_section(
 
 def _frame(plot: PanelPlot, panels: Sequence[Panel]) -> pd.DataFrame:
     rows = [
-        {"panel": panel.title, "series": series.name, "cell": point.row.id, **row}
+        {"panel": panel.title, "series": series.name, "cell": point.id, **row}
         for panel in panels
         for series in panel.series
         for point in series.points
@@ -151,9 +151,9 @@ def _draw_nothing(found: ResultSet, width: float) -> Figure:
     """A sentence in the place of a plot: no cell is ok."""
     from matplotlib.figure import Figure
 
-    counts = Counter(summary.row.status for summary in found.summaries)
+    counts = Counter(summary.status for summary in found.rows)
     listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    name = found.results.experiment
+    name = found.experiment
     text = f"No cell of {name} is ok, so there is nothing to plot."
     figure = Figure(figsize=(width, 1.2))
     figure.text(0.5, 0.6, text, ha="center", va="center", size=11, parse_math=False)

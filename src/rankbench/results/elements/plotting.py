@@ -110,7 +110,7 @@ def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, 
 
 
 def _strategy(series: Series) -> str:
-    return series.points[0].row.cell.strategy
+    return series.points[0].cell.strategy
 
 
 def pale(color: Any, place: int, count: int) -> tuple[float, ...]:
@@ -221,21 +221,21 @@ def draw_series(
     ends = []
     for series in panel.series:
         style = styles[series.name]
-        found = {point.row.id: find(series, point) for point in series.points}
+        found = {point.id: find(series, point) for point in series.points}
         for line in series.lines:
-            known = [mark for point in line if (mark := found[point.row.id])]
+            known = [mark for point in line if (mark := found[point.id])]
             if len(known) > 2:
                 axes.plot(
                     *places(known), color=style.color, ls=style.line, lw=1.1, zorder=1
                 )
         last = None
         for point in series.points:
-            if mark := found[point.row.id]:
+            if mark := found[point.id]:
                 draw_mark(axes, mark, point, style)
                 last = mark if last is None or mark.x.value >= last.x.value else last
                 if names_points:
                     axes.annotate(
-                        point.row.cell.topology,
+                        point.cell.topology,
                         (mark.x.value, mark.y.value),
                         (5, 4),
                         textcoords="offset points",
@@ -335,7 +335,7 @@ def place_series(panel: Panel) -> Callable[[Series, Summary], float]:
         series.name: 2 ** (apart * (place - middle))
         for place, series in enumerate(panel.series)
     }
-    return lambda series, point: point.row.devices * shifts[series.name]
+    return lambda series, point: point.devices * shifts[series.name]
 
 
 def scale_devices(axes: Axes, devices: Iterable[int]) -> list[int]:
@@ -407,7 +407,7 @@ def finish_rows(
 def name_point(series: Series, point: Summary) -> str:
     """``ddp gloo 1x2``."""
     note = " (oversubscribed)" if is_shared(point) else ""
-    return f"{series.name} {point.row.cell.topology}{note}"
+    return f"{series.name} {point.cell.topology}{note}"
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:

@@ -55,13 +55,13 @@ class Sweep:
     @property
     def title(self) -> str:
         """The operation, and the number of ranks if it runs within groups."""
-        every = len(self.summary.row.launches[0].record["ranks"])
+        every = len(self.summary.launches[0].record["ranks"])
         within = "" if self.ranks == every else f" ({self.ranks} ranks)"
         return f"{self.operation}{within}"
 
     @property
     def cell(self) -> str:
-        return self.summary.row.id
+        return self.summary.id
 
     @property
     def fastest(self) -> Point:
@@ -79,12 +79,10 @@ class Sweep:
 
 def find_sweeps(summary: Summary) -> list[Sweep]:
     """One sweep for each operation of a row; none unless it is ok."""
-    launches = [
-        launch.record.get("collectives") or [] for launch in summary.row.launches
-    ]
+    launches = [launch.record.get("collectives") or [] for launch in summary.launches]
     if not launches or not all(launches):
         return []
-    every = len(summary.row.launches[0].record["ranks"])
+    every = len(summary.launches[0].record["ranks"])
 
     def group_of(point: Mapping[str, Any]) -> tuple[str, int]:
         return point["operation"], point.get("ranks", every)

@@ -49,12 +49,12 @@ _PEAKS: tuple[tuple[str, float | None, float, float | None, float], ...] = (
 
 def flops_of(summary: Summary) -> tuple[float, str] | None:
     """Operations of a sample or token, and how they are known; None if they are not."""
-    model = summary.row.launches[0].record.get("model") or {}
+    model = summary.launches[0].record.get("model") or {}
     formula = model.get("flops_by_formula")
     flops = formula or model.get("flops_per_sample")
     if not flops:
         return None
-    units = summary.row.cell.units_per_sample
+    units = summary.cell.units_per_sample
     return flops / units, FORMULA if formula else COUNTED
 
 
@@ -68,12 +68,12 @@ def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
     Raises:
         LookupError: it is not known; the message is the reason.
     """
-    precision = summary.row.cell.precision
+    precision = summary.cell.precision
     if precision in peaks:
         return peaks[precision]
     names = {
         gpu["name"]
-        for launch in summary.row.launches
+        for launch in summary.launches
         for host in launch.record["hosts"]
         for gpu in host["gpus"]
     }
@@ -99,7 +99,7 @@ def mfu_of_launches(summary: Summary, peaks: Mapping[str, float]) -> list[float]
         peak = peak_of(summary, peaks)
     except LookupError:
         return []
-    each = found[0] / summary.row.devices / 1e12 / peak
+    each = found[0] / summary.devices / 1e12 / peak
     return [100 * launch.throughput * each for launch in summary.counted]
 
 

@@ -55,19 +55,19 @@ class Loss:
 
 def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
     """The losses of the rows on several devices that are compared with a base."""
-    by_id = {summary.row.id: summary for summary in summaries if summary.measures}
+    by_id = {summary.id: summary for summary in summaries if summary.measures}
     return [
         _find(summary, by_id[base.id])
         for summary in by_id.values()
-        if (base := summary.efficiency_base) and base.id != summary.row.id
-        if summary.row.devices > 1 and "efficiency" in summary.numbers
+        if (base := summary.efficiency_base) and base.id != summary.id
+        if summary.devices > 1 and "efficiency" in summary.numbers
     ]
 
 
 def _find_exchange(summary: Summary) -> float | None:
     """Milliseconds of the exchange of a step by itself; None if it is not known."""
     sweeps = find_sweeps(summary)
-    model = summary.row.launches[0].record.get("model")
+    model = summary.launches[0].record.get("model")
     if not sweeps or not model or any(s.times_weights is None for s in sweeps):
         return None
     size = model["parameter_bytes"]
@@ -79,9 +79,9 @@ def _find(summary: Summary, base: Summary) -> Loss:
     exchange = _find_exchange(summary)
     # The step that efficiency 1 promises, over that of the base.
     samples = [
-        row.row.launches[0].record["shape"]["global_batch"] for row in (summary, base)
+        row.launches[0].record["shape"]["global_batch"] for row in (summary, base)
     ]
-    factor = samples[0] / samples[1] / summary.row.devices * base.row.devices
+    factor = samples[0] / samples[1] / summary.devices * base.devices
     above = {one.turn: _divide(one.parts, exchange) for one in summary.counted}
     below = {
         one.turn: {name: factor * ms for name, ms in _divide(one.parts, None).items()}
@@ -91,8 +91,8 @@ def _find(summary: Summary, base: Summary) -> Loss:
     # The slow rank that more than half of the launches name.
     late = Counter(launch.parts.late for launch in summary.counted).most_common(1)[0]
     return Loss(
-        cell=summary.row.id,
-        base=base.row.id,
+        cell=summary.id,
+        base=base.id,
         step=summary.numbers["step_ms"].value,
         promised=factor * base.numbers["step_ms"].value,
         lost=_differ(above, below, rounds, PARTS),

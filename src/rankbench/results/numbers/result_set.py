@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from rankbench.record import Layout
@@ -12,41 +12,47 @@ from rankbench.results.numbers.summary import Summary, summarise
 from rankbench.results.read.rows import Results, load
 
 
-@dataclass(frozen=True)
-class ResultSet:
+@dataclass(frozen=True, kw_only=True)
+class ResultSet(Results):
     """Plan and records of a result directory, measured and compared.
 
     Attributes:
+        rows: the cells of the plan with their launches and numbers, in its order.
         layout: the result directory.
-        results: the rows of the plan, with their launches.
-        summaries: the same rows with their numbers.
         strict: whether a damaged file is an error; else its cell says so.
     """
 
+    rows: Sequence[Summary]
     layout: Layout
-    results: Results
-    summaries: Sequence[Summary]
     strict: bool = False
+
+    @property
+    def results(self) -> ResultSet:
+        return self
+
+    @property
+    def summaries(self) -> Sequence[Summary]:
+        return self.rows
 
     @cached_property
     def measured(self) -> list[Summary]:
         """The rows that are ok."""
-        return [summary for summary in self.summaries if summary.measures]
+        return [summary for summary in self.rows if summary.measures]
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], list[str]]:
         """Status and reason -> ids of the rows that have no numbers because of that."""
         found: dict[tuple[str, str], list[str]] = {}
-        for one in self.summaries:
+        for one in self.rows:
             if not one.measures:
-                key = (one.row.status, one.row.reason or "")
-                found.setdefault(key, []).append(one.row.id)
+                key = (one.status, one.reason or "")
+                found.setdefault(key, []).append(one.id)
         return found
 
     @cached_property
     def panels(self) -> list[Panel]:
         """The rows that are ok, grouped by what may be compared."""
-        return make_panels(self.summaries)
+        return make_panels(self.rows)
 
 
 def read(layout: Layout, *, strict: bool = False) -> ResultSet:
@@ -62,9 +68,8 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
             it.
     """
     results = load(layout)
-    summaries = summarise(results)
-    rows = tuple(summary.row for summary in summaries)
+    rows = summarise(results)
     for row in rows:
         if strict and row.damage:
             raise row.damage
-    return ResultSet(layout, replace(results, rows=rows), summaries, strict)
+    return ResultSet(**vars(results) | {"rows": rows}, layout=layout, strict=strict)

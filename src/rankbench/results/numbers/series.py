@@ -33,13 +33,13 @@ class Series:
         topologies have equally many devices, each number of hosts has its own line.
         """
         points = [point for point in self.points if not is_shared(point)]
-        ordered = sorted(points, key=lambda point: point.row.devices)
-        devices = [point.row.devices for point in ordered]
+        ordered = sorted(points, key=lambda point: point.devices)
+        devices = [point.devices for point in ordered]
         if len(set(devices)) == len(devices):
             return [ordered]
-        hosts = dict.fromkeys(point.row.cell.size.nodes for point in ordered)
+        hosts = dict.fromkeys(point.cell.size.nodes for point in ordered)
         return [
-            [point for point in ordered if point.row.cell.size.nodes == count]
+            [point for point in ordered if point.cell.size.nodes == count]
             for count in hosts
         ]
 
@@ -54,7 +54,7 @@ class Panel:
     @property
     def unit(self) -> str:
         """What throughput counts: samples or tokens. It is a part of the workload."""
-        return self.series[0].points[0].row.cell.unit
+        return self.series[0].points[0].cell.unit
 
     @property
     def points(self) -> list[Summary]:
@@ -78,20 +78,20 @@ def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Pan
 
 def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
     """Group the rows that are ok; [] if there are none."""
-    ok = [s for s in summaries if s.row.status == "ok"]
-    words = _tell_apart([s.row.cell for s in ok])
+    ok = [s for s in summaries if s.status == "ok"]
+    words = _tell_apart([s.cell for s in ok])
     groups: dict[Group, list[Summary]] = {}
     for summary in ok:
         groups.setdefault(summary.group, []).append(summary)
-    titles = _name_groups([[one.row.cell for one in own] for own in groups.values()])
+    titles = _name_groups([[one.cell for one in own] for own in groups.values()])
     panels = []
     for title, ((_, apart), group) in zip(titles, groups.items(), strict=True):
         series: dict[str, list[Summary]] = {}
         for summary in group:
-            series.setdefault(_key(summary.row.cell), []).append(summary)
+            series.setdefault(_key(summary.cell), []).append(summary)
         found = (
             Series(
-                " ".join([_name(points[0].row.cell), ", ".join(words[key])]).strip(),
+                " ".join([_name(points[0].cell), ", ".join(words[key])]).strip(),
                 tuple(points),
                 words[key],
             )
@@ -109,12 +109,10 @@ def find_controls(rows: Sequence[Summary]) -> set[str]:
     Args:
         rows: of one workload.
     """
-    has_base = any(one.row.cell.is_base for one in rows)
-    if not has_base or all(one.row.devices == 1 for one in rows):
+    has_base = any(one.cell.is_base for one in rows)
+    if not has_base or all(one.devices == 1 for one in rows):
         return set()
-    return {
-        one.row.id for one in rows if one.row.devices == 1 and not one.row.cell.is_base
-    }
+    return {one.id for one in rows if one.devices == 1 and not one.cell.is_base}
 
 
 def is_shared(point: Summary) -> bool:

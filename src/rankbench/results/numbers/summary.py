@@ -57,14 +57,13 @@ class Base:
     unit: str = "samples"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """One row of the table.
+@dataclass(frozen=True, kw_only=True)
+class Summary(Row):
+    """One row of the table: a cell, its launches, and what they give.
 
     Attributes:
-        row: the cell and its status.
         group: equal for cells that may be compared with each other.
-        marks: those of the row, of its launches and of the comparison with its bases.
+        marks: those of its launches and of the comparison with its bases.
         measures: by launch; empty unless the row is ok.
         disturbed: places, from 0, of launches that are left out of all numbers.
         numbers: by column; empty unless the row is ok.
@@ -79,9 +78,7 @@ class Summary:
             is no ratio; None without bases.
     """
 
-    row: Row
     group: Group
-    marks: tuple[str, ...]
     measures: tuple[Measures, ...] = ()
     disturbed: tuple[int, ...] = ()
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
@@ -91,6 +88,10 @@ class Summary:
     fit: Fit | None = field(default=None, repr=False, compare=False)
     confidence: float = CONFIDENCE
     look: int = 1
+
+    @property
+    def row(self) -> Summary:
+        return self
 
     @property
     def counted(self) -> list[Measures]:
@@ -139,9 +140,8 @@ def summarise(results: Results) -> list[Summary]:
     )
     rows = {
         row.id: Summary(
-            row=row,
+            **vars(_mark(row, marks[row.id], row.id in drifting)),
             group=groups[row.id],
-            marks=(*row.marks, *marks[row.id], *([DRIFTING] * (row.id in drifting))),
             measures=measures[row.id],
             disturbed=tuple(fits[groups[row.id]].disturbed[row.id]),
             fit=fits[groups[row.id]],
@@ -155,9 +155,13 @@ def summarise(results: Results) -> list[Summary]:
             rows[row.id], *(rows[base.id] if base else None for base in bases[row.id])
         )
         if row.id in rows
-        else Summary(row=row, group=(row.cell.workload(), ""), marks=row.marks)
+        else Summary(**vars(row), group=(row.cell.workload(), ""))
         for row in all_rows
     ]
+
+
+def _mark(row: Row, marks: Sequence[str], drifts: bool) -> Row:
+    return replace(row, marks=(*row.marks, *marks, *([DRIFTING] if drifts else [])))
 
 
 def _find_groups(rows: Sequence[Row]) -> tuple[dict[str, Group], dict[str, list[str]]]:
@@ -217,7 +221,7 @@ def _find_bases(
 
 def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> Summary:
     """The summary with its numbers, and its ratios to its bases."""
-    row, counted, fit = summary.row, summary.counted, summary.fit
+    counted, fit = summary.counted, summary.fit
     assert fit is not None
     numbers = {
         name: average(values)
@@ -231,14 +235,14 @@ def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> 
     paired = None
     for column, base, factor in (
         ("speedup", single, 1.0),
-        ("efficiency", same, 1 / row.devices),
+        ("efficiency", same, 1 / summary.devices),
     ):
         if base is not None:
-            if base.row.id == row.id:
+            if base.id == summary.id:
                 # The ratio of the base itself is 1, without an interval.
                 numbers[column] = Estimate(1.0)
                 continue
-            found = fit.ratio(row.id, base.row.id)
+            found = fit.ratio(summary.id, base.id)
             paired = paired is not False and found is not None
             if found is not None:
                 ratio = found.bracket(summary.confidence).scaled(factor)
@@ -247,7 +251,7 @@ def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> 
     every = [*summary.measures, *(m for base in bases for m in base.measures)]
     marks = {
         DISTURBED: bool(summary.disturbed),
-        GROUPED: row.id in fit.grouped,
+        GROUPED: summary.id in fit.grouped,
         "mixed-torch": len({launch.torch for launch in every}) > 1,
         NO_STEADY_STATE: not all(launch.steady for launch in summary.measures),
         UNPAIRED: paired is False,
@@ -265,4 +269,4 @@ def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> 
 def _describe_base(base: Summary) -> Base:
     """A base with its absolute value."""
     rates = [launch.throughput for launch in base.counted]
-    return Base(base.row.id, geometric_mean(rates), base.row.cell.unit)
+    return Base(base.id, geometric_mean(rates), base.cell.unit)

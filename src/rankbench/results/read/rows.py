@@ -37,7 +37,7 @@ from rankbench.results.read.schema import read_checked
 from rankbench.stopping import LaunchHistory, find_ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One planned cell and the result of its latest attempt.
 
@@ -85,7 +85,7 @@ class Row:
         return replace(self, status="stale", reason=reason, launches=(), damage=damage)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Results:
     """The rows of an experiment in the order of the plan.
 
@@ -100,7 +100,7 @@ class Results:
     """
 
     experiment: str
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     study: Mapping[str, Any] | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
     price: tuple[float, str] | None = None

@@ -116,12 +116,12 @@ def make_document(
         if not only or section.name in only
         if (one := _make(section, found, report))
     ]
-    ids = [summary.row.id for summary in found.summaries]
-    ids += [target.id for target in found.results.targets]
+    ids = [summary.id for summary in found.rows]
+    ids += [target.id for target in found.targets]
     names, shared = shorten(ids)
     (table,) = (one for one in made if one.name == "table")
     sections = [one for one in made if one is not table]
-    return Document(found.results.experiment, names, shared, table, sections)
+    return Document(found.experiment, names, shared, table, sections)
 
 
 def _make(

@@ -89,17 +89,17 @@ def to_html(
 
 def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is said of each cell: what it is, unlike others, and how to measure it."""
-    fields = [summary.row.cell.fields for summary in found.summaries]
+    fields = [summary.cell.fields for summary in found.rows]
     varying = find_varying(fields)
     return [
         {
-            "id": summary.row.id,
-            "status": summary.row.status,
+            "id": summary.id,
+            "status": summary.status,
             "facts": {
-                "reason": summary.row.reason,
+                "reason": summary.reason,
                 "marks": ", ".join(summary.marks),
-                "launches": f"{summary.row.ok}/{summary.row.wanted}",
-                "measure it again": _rerun(summary, plan) if summary.row.wanted else "",
+                "launches": f"{summary.ok}/{summary.wanted}",
+                "measure it again": _rerun(summary, plan) if summary.wanted else "",
                 **{
                     name: spell_value(value)
                     for name, value in own.items()
@@ -107,25 +107,25 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
                 },
             },
         }
-        for summary, own in zip(found.summaries, fields, strict=True)
+        for summary, own in zip(found.rows, fields, strict=True)
     ]
 
 
 def _rerun(summary: Summary, plan: Mapping[str, Any]) -> str:
     named = named_in(plan["experiment"])
-    return rankbench_command("rerun", cells=[summary.row.id], **named)
+    return rankbench_command("rerun", cells=[summary.id], **named)
 
 
 def _cite(found: ResultSet) -> str:
     """An entry for BibTeX."""
     days = sorted(
         launch.record["started"][:10]
-        for summary in found.summaries
-        for launch in summary.row.launches
+        for summary in found.rows
+        for launch in summary.launches
         if "started" in launch.record
     )
     measured = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not yet"
-    name = found.results.experiment
+    name = found.experiment
     return "\n".join(
         [
             f"@misc{{rankbench-{name},",

@@ -14,14 +14,14 @@ from rankbench.results.numbers.summary import Summary
 
 def make(found: ResultSet) -> Content | None:
     """A row for cells on GPUs, with a peak in the site file, or of language models."""
-    peaks = found.results.peaks
+    peaks = found.peaks
     rows = [
         _row(summary, peaks)
         for summary in found.measured
         if (
-            summary.row.cell.device == "cuda"
-            or summary.row.cell.precision in peaks
-            or summary.row.cell.unit == "tokens"
+            summary.cell.device == "cuda"
+            or summary.cell.precision in peaks
+            or summary.cell.unit == "tokens"
         )
         and flops_of(summary)
     ]
@@ -29,18 +29,18 @@ def make(found: ResultSet) -> Content | None:
 
 
 def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
-    cell, found = summary.row.cell, flops_of(summary)
+    cell, found = summary.cell, flops_of(summary)
     assert found is not None
     flops, known_by = found
-    rate = summary.numbers["throughput"].scaled(flops / summary.row.devices / 1e12)
+    rate = summary.numbers["throughput"].scaled(flops / summary.devices / 1e12)
     row: dict[str, Any] = {
-        "cell": summary.row.id,
+        "cell": summary.id,
         "precision": cell.precision,
         "tflop_s": rate,
     }
     if cell.unit == "tokens":
         row |= {
-            "parameters": summary.row.launches[0].record["model"]["parameters"],
+            "parameters": summary.launches[0].record["model"]["parameters"],
             "mflop_per_token": flops / 1e6,
             "flops_by": known_by,
         }

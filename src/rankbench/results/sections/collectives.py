@@ -32,7 +32,7 @@ COLUMNS = {
 
 def make(found: ResultSet) -> Content | None:
     """A row for each size of each operation of each cell with a sweep."""
-    sweeps = [one for row in found.summaries for one in find_sweeps(row)]
+    sweeps = [one for row in found.rows for one in find_sweeps(row)]
     if not sweeps:
         return None
     rows = [row for sweep in sweeps for row in _rows(sweep)]
@@ -89,7 +89,7 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
         for link in links:
             axes.axhline(link, color="0.5", ls="--", lw=1, zorder=1)
         for series, cell in plotting.each_row(panel):
-            for place, sweep in enumerate(by_cell.get(cell.row.id, ())):
+            for place, sweep in enumerate(by_cell.get(cell.id, ())):
                 line = plotting.LINES[place % len(plotting.LINES)]
                 style = styles[series.name]._replace(line=line)
                 marks = [
@@ -120,11 +120,11 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
         caption="Bus bandwidth against the size of a call, means over launches.",
         columns={name: COLUMNS[name] for name in COLUMNS if name != "cell"},
         rows=lambda summary: (
-            row for sweep in by_cell.get(summary.row.id, ()) for row in _rows(sweep)
+            row for sweep in by_cell.get(summary.id, ()) for row in _rows(sweep)
         ),
-        says=lambda panel: any(point.row.id in by_cell for point in panel.points),
+        says=lambda panel: any(point.id in by_cell for point in panel.points),
         height=lambda panel: fit_labels(
-            sum(len(by_cell.get(point.row.id, ())) for point in panel.points)
+            sum(len(by_cell.get(point.id, ())) for point in panel.points)
         ),
         draw=draw,
         lines={"speed of the network card": "--"} if links else {},
@@ -133,7 +133,7 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
 
 def _find_links(sweeps: Sequence[Sweep]) -> list[float]:
     """GB/s of the fastest network card of a host; none if ranks are on one host."""
-    records = [sweep.summary.row.launches[0].record for sweep in sweeps]
+    records = [sweep.summary.launches[0].record for sweep in sweeps]
     cards = [
         [card["gbit_s"] / 8 for card in host.get("nics") or () if card.get("gbit_s")]
         for record in records

@@ -65,7 +65,7 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
         [launches, points], NaN where it is no number. A point is a step, or the mean of
         a few.
     """
-    record = point.row.launches[0].record
+    record = point.launches[0].record
     steps = np.stack([launch.losses for launch in point.measures])
     steps[~np.isfinite(steps)] = np.nan
     each = record["samples"] / record["steps"]
@@ -91,7 +91,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
         for series, point in plotting.each_row(panel):
             seen, losses = find_curve(point, over)
             losses = _smooth(losses)
-            middle, style = np.median(losses, axis=0), looks[point.row.id]
+            middle, style = np.median(losses, axis=0), looks[point.id]
             lines += axes.plot(seen, middle, color=style.color, lw=1.4)
             if _is_wide(losses):
                 band = losses.min(axis=0), losses.max(axis=0)
@@ -118,15 +118,15 @@ def _choose_looks(panel: Panel, styles: Styles) -> dict[str, Style]:
     """The style of each cell: the fewer devices of a strategy, the paler."""
     alike: dict[str, list[Summary]] = {}
     for point in panel.points:
-        alike.setdefault(point.row.cell.strategy, []).append(point)
-    names = {p.row.id: series.name for series, p in plotting.each_row(panel)}
+        alike.setdefault(point.cell.strategy, []).append(point)
+    names = {p.id: series.name for series, p in plotting.each_row(panel)}
     looks = {}
     for points in alike.values():
-        points.sort(key=lambda point: -point.row.devices)
+        points.sort(key=lambda point: -point.devices)
         for place, point in enumerate(points):
-            style = styles[names[point.row.id]]
+            style = styles[names[point.id]]
             color = plotting.pale(style.color, place, len(points))
-            looks[point.row.id] = style._replace(color=color)
+            looks[point.id] = style._replace(color=color)
     return looks
 
 

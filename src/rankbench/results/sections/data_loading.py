@@ -18,16 +18,16 @@ def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok; a note if most of its time goes into loading."""
     rows, notes = [], []
     for summary in found.measured:
-        cell, counted = summary.row.cell, summary.counted
+        cell, counted = summary.cell, summary.counted
         parts = {n: mean([getattr(one, n) for one in counted]) for n in PARTS}
         settings = {"augment": cell.augment, "num_workers": cell.num_workers}
-        rows.append({"cell": summary.row.id, **settings, **parts})
+        rows.append({"cell": summary.id, **settings, **parts})
         share = parts["load_share"].value
         if share >= DOMINATES:
             workers = cell.num_workers
             said = f"loading takes {share:.0%} of the step with num_workers {workers}"
-            remedy = _remedy(summary.row.launches[0].record, workers)
-            notes.append(Note(summary.row.id, f"{said}: {remedy}"))
+            remedy = _remedy(summary.launches[0].record, workers)
+            notes.append(Note(summary.id, f"{said}: {remedy}"))
     return Content(rows=rows, notes=notes) if rows else None
 
 

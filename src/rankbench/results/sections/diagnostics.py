@@ -67,7 +67,7 @@ Fields = dict[str, Any]
 def make(found: ResultSet) -> Content | None:
     """A row of the CSV for each field of each table."""
     every = {
-        title: [(s.row.id, fields) for s in found.measured for fields in find(s)]
+        title: [(s.id, fields) for s in found.measured for fields in find(s)]
         for title, find in _TABLES.items()
     }
     tables = {title: rows for title, rows in every.items() if rows}
@@ -83,7 +83,7 @@ def make(found: ResultSet) -> Content | None:
         grids.append(Grid("Environment", {"item": False, "value": False}, lines))
     shown = [grid.title for grid in grids]
     reading = [Note(title, text) for title, text in _READING.items() if title in shown]
-    details = collect_details(found.summaries)
+    details = collect_details(found.rows)
     return Content(rows=rows, grids=grids, notes=[*details, *reading])
 
 
@@ -128,11 +128,11 @@ def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
 
 
 def _list_launches(summary: Summary) -> Iterator[Fields]:
-    rate = f"throughput ({summary.row.cell.unit}/s)"
+    rate = f"throughput ({summary.cell.unit}/s)"
     for place, one in enumerate(summary.measures):
         yield {
             "started": one.launch.record.get("started"),
-            "attempt": summary.row.attempt,
+            "attempt": summary.attempt,
             "launch": one.launch.number,
             rate: one.throughput,
             "step (ms)": one.step_ms,
@@ -158,7 +158,7 @@ def _describe_scatter(summary: Summary) -> Iterator[Fields]:
 
 def _describe_training(summary: Summary) -> Iterator[Fields]:
     """Nobody knows the epochs of a script."""
-    if summary.row.cell.script is not None:
+    if summary.cell.script is not None:
         return
     own = summary.counted
     epochs = [one.epochs_s for one in own]
@@ -197,7 +197,7 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
         "CPU of each rank": _means(records, "ranks", "cpu_utilisation"),
         "GPU of each device": _means(records, "devices", "utilisation_mean"),
     }
-    if summary.row.cell.num_workers:
+    if summary.cell.num_workers:
         shares["its loaders"] = _means(records, "ranks", "loader_utilisation")
     by_rank = zip(*(record["ranks"] for record in records), strict=True)
     peaks = [
@@ -229,7 +229,7 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 def _find_environment(measured: Sequence[Summary]) -> list[Row]:
     """Hardware and software of every host; [] where no row is ok."""
-    records = [launch.record for s in measured for launch in s.row.launches]
+    records = [launch.record for s in measured for launch in s.launches]
     # If a host changed between launches, its latest state is shown.
     hosts = {one["host"]: one for record in records for one in record["hosts"]}
     if not hosts:

@@ -29,9 +29,9 @@ def make(found: ResultSet) -> Content | None:
     rows = [
         _row(summary)
         for summary in found.measured
-        if summary.row.launches[0].record["ranks"][0].get("energy")
+        if summary.launches[0].record["ranks"][0].get("energy")
     ]
-    on_gpus = {s.row.id for s in found.measured if s.row.cell.device == "cuda"}
+    on_gpus = {s.id for s in found.measured if s.cell.device == "cuda"}
     if not any("j_per_sample" in row or row["cell"] in on_gpus for row in rows):
         return None
     return Content(rows=rows, drawings=list(draw_panels(found, [_PLOT])))
@@ -40,7 +40,7 @@ def make(found: ResultSet) -> Content | None:
 def _row(summary: Summary) -> dict[str, Any]:
     records = [one.launch.record for one in summary.counted]
     devices = [one for record in records for one in record.get("devices") or ()]
-    row: dict[str, Any] = {"cell": summary.row.id, **_describe_devices(devices)}
+    row: dict[str, Any] = {"cell": summary.id, **_describe_devices(devices)}
     found = [_measure(record) for record in records]
     known = [one for one in found if isinstance(one, tuple)]
     reasons = [one for one in found if isinstance(one, str)]
@@ -53,11 +53,11 @@ def _row(summary: Summary) -> dict[str, Any]:
 
 def _points(summary: Summary) -> Iterator[dict[str, Any]]:
     """Throughput and energy of a cell whose energy is known."""
-    if not summary.row.launches[0].record["ranks"][0].get("energy"):
+    if not summary.launches[0].record["ranks"][0].get("energy"):
         return
     if joules := _row(summary).get("j_per_sample"):
         rate = summary.numbers["throughput"]
-        rate = rate.scaled(1 / summary.row.cell.units_per_sample)
+        rate = rate.scaled(1 / summary.cell.units_per_sample)
         yield {"throughput": rate, "j_per_sample": joules}
 
 

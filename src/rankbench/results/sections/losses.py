@@ -25,7 +25,7 @@ _WORDS = {
 
 def make(found: ResultSet) -> Content | None:
     """A row for each row on several devices that has a base."""
-    losses = find_losses(found.summaries)
+    losses = find_losses(found.rows)
     if not losses:
         return None
     notes = [Note(one.cell, in_words(one)) for one in losses]

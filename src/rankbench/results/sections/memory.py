@@ -31,7 +31,7 @@ _MUCH, _ALIKE = 0.25, 1.1
 
 def find_limit(point: Summary) -> float | None:
     """MiB that a rank may use at most; None if that is not recorded."""
-    record, device = point.row.launches[0].record, point.row.cell.device
+    record, device = point.launches[0].record, point.cell.device
     limit = memory_of_device(record, device)
     if limit is None or device == "cuda":
         return limit
@@ -41,7 +41,7 @@ def find_limit(point: Summary) -> float | None:
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """A row for each rank of each launch."""
     limit = find_limit(point)
-    for launch in point.row.launches:
+    for launch in point.launches:
         for rank in launch.record["ranks"]:
             mib = peak_memory([rank])
             own = {"launch": launch.number, "rank": rank["rank"]}

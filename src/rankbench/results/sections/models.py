@@ -12,16 +12,14 @@ from rankbench.results.numbers.summary import Summary
 
 def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok and whose records describe the model."""
-    described = [
-        one for one in found.measured if one.row.launches[0].record.get("model")
-    ]
+    described = [one for one in found.measured if one.launches[0].record.get("model")]
     if not described:
         return None
     return Content(rows=[_row(summary) for summary in described])
 
 
 def _row(summary: Summary) -> dict[str, Any]:
-    record = summary.row.launches[0].record
+    record = summary.launches[0].record
     model = record["model"]
     flops, size = model["flops_per_sample"], model["parameter_bytes"]
     batch = ratio = None
@@ -31,14 +29,14 @@ def _row(summary: Summary) -> dict[str, Any]:
             ratio = flops * batch / size
     # Of the model of a script, only the parameters are known.
     gflop = None if flops is None else flops / 1e9
-    units = summary.row.cell.units_per_sample
+    units = summary.cell.units_per_sample
     samples = summary.numbers["throughput"].scaled(1 / units)
     rate = None
     if gflop is not None:
         rate = samples.scaled(gflop) if gflop else Estimate(0.0)
     return {
-        "cell": summary.row.id,
-        "model": summary.row.cell.model,
+        "cell": summary.id,
+        "model": summary.cell.model,
         "parameters": model["parameters"],
         "gradient_mb": size / 1e6,
         "gflop_per_sample": gflop,

@@ -52,7 +52,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
 def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
-    records = {point.row.id: point.row.launches[0].record for _, point in rows}
+    records = {point.id: point.launches[0].record for _, point in rows}
     samples = {n: figures(r["samples"] / r["steps"]) for n, r in records.items()}
     differ = len({*samples.values()}) > 1
     names, texts, beyond, ends = [], [], [], []
@@ -60,7 +60,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     for place, (series, point) in enumerate(rows):
         _draw_launches(axes, place + 0.3, point, styles[series.name])
         name = plotting.name_point(series, point)
-        names.append(f"{name} ({samples[point.row.id]})" if differ else name)
+        names.append(f"{name} ({samples[point.id]})" if differ else name)
         texts.append(str(show_estimate(point.numbers["step_ms"])))
         beyond.append([launch.step_ms for launch in point.measures])
         ends += [*beyond[-1], _steps_between(point)[1]]

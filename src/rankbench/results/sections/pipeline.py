@@ -29,7 +29,7 @@ def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
 
 def _is_pipeline(summary: Summary) -> bool:
     """Whether its ranks have recorded how long they wait."""
-    return {"schedule", "microbatches"} <= summary.row.cell.options.keys() and all(
+    return {"schedule", "microbatches"} <= summary.cell.options.keys() and all(
         "bubble" in rank for ranks in _describe_ranks(summary) for rank in ranks
     )
 
@@ -37,11 +37,11 @@ def _is_pipeline(summary: Summary) -> bool:
 def _row(summary: Summary) -> dict[str, Any]:
     launches = _describe_ranks(summary)
     ranks = launches[0]
-    options = summary.row.cell.options
+    options = summary.cell.options
     # Share of a step in which a rank waits, mean over the ranks: by launch.
     bubbles = [float(np.mean([rank["bubble"] for rank in own])) for own in launches]
     return {
-        "cell": summary.row.id,
+        "cell": summary.id,
         "schedule": options["schedule"],
         "microbatches": options["microbatches"],
         "ranks": len(ranks),

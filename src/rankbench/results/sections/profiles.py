@@ -99,7 +99,7 @@ def make(found: ResultSet) -> Content | None:
     """
     damaged: list[ValueError] = []
     profiles = load_profiles(
-        found.layout, found.results.rows, None if found.strict else damaged
+        found.layout, found.rows, None if found.strict else damaged
     )
     if not profiles and not damaged:
         return None

@@ -38,11 +38,11 @@ def make(found: ResultSet) -> Content | None:
 
     None if the experiment repeats no study.
     """
-    study, peaks = found.results.study, found.results.peaks
+    study, peaks = found.study, found.peaks
     if study is None:
         return None
     published, source = study["rows"], study["source"]
-    cells = {summary.row.id: summary for summary in found.summaries}
+    cells = {summary.id: summary for summary in found.rows}
     base = next((row for row in published if row["label"] == source.get("base")), None)
     lines = [
         _compare(row, name, base, cells, peaks)
@@ -57,7 +57,7 @@ def make(found: ResultSet) -> Content | None:
                 line
                 for line in lines
                 if line["quantity"] == name
-                and unit in (None, cells[line["cell"]].row.cell.unit)
+                and unit in (None, cells[line["cell"]].cell.unit)
             ]
             if own:
                 grids.append(_show_quantity(title.format(unit=unit), has_ratio, own))
@@ -134,8 +134,8 @@ def _show_rows(published: Sequence[Published], cells: Mapping[str, Summary]) -> 
     rows = []
     for row in published:
         summary = cells[row["cell"]]
-        why = summary.row.reason or ", ".join(summary.marks)
-        texts = (row["label"], row["cell"], summary.row.status, why)
+        why = summary.reason or ", ".join(summary.marks)
+        texts = (row["label"], row["cell"], summary.status, why)
         rows.append([Text(text) for text in texts])
     return Grid("rows", columns, rows)
 
@@ -168,8 +168,8 @@ def _describe(row: Published, summary: Summary) -> dict[str, Any]:
     return {
         "label": row["label"],
         "cell": row["cell"],
-        "status": summary.row.status,
-        "reason": summary.row.reason,
+        "status": summary.status,
+        "reason": summary.reason,
         "marks": " ".join(summary.marks) or None,
         "note": row.get("note") or None,
     }

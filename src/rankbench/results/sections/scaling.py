@@ -25,19 +25,19 @@ Find = Callable[[Summary], Estimate | None]
 
 def per_device(point: Summary) -> Estimate:
     """Throughput of each device."""
-    return point.numbers["throughput"].scaled(1 / point.row.devices)
+    return point.numbers["throughput"].scaled(1 / point.devices)
 
 
 def speedup(point: Summary) -> Estimate | None:
     """Over the row on one device that the efficiency is relative to."""
     number = point.numbers.get("efficiency")
-    return number and number.scaled(point.row.devices)
+    return number and number.scaled(point.devices)
 
 
 def cost(point: Summary) -> tuple[Estimate, Estimate]:
     """Minutes, and device-minutes, for a million samples or tokens."""
     minutes = point.numbers["throughput"].inverse().scaled(_MILLION / 60)
-    return minutes, minutes.scaled(point.row.devices)
+    return minutes, minutes.scaled(point.devices)
 
 
 def _rows_of(name: str, find: Find) -> Callable[[Summary], Iterator[dict[str, Any]]]:
@@ -53,7 +53,7 @@ def _rows_of(name: str, find: Find) -> Callable[[Summary], Iterator[dict[str, An
 def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
     """The mean of a cell, and a row for each launch."""
     base = point.efficiency_base
-    same = {**_size(point), "unit": f"{point.row.cell.unit}/s"}
+    same = {**_size(point), "unit": f"{point.cell.unit}/s"}
     ideal = base and base.throughput.value
     yield {**same, "per_device": per_device(point), "ideal": ideal}
     for one, rate in zip(point.measures, _launches(point), strict=True):
@@ -62,22 +62,22 @@ def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
 
 def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
     minutes, of_devices = cost(point)
-    same = {**_size(point), "unit": point.row.cell.unit}
+    same = {**_size(point), "unit": point.cell.unit}
     yield {**same, "minutes": minutes, "device_minutes": of_devices}
 
 
 def _size(point: Summary) -> dict[str, int]:
-    return {"hosts": point.row.cell.size.nodes, "devices": point.row.devices}
+    return {"hosts": point.cell.size.nodes, "devices": point.devices}
 
 
 def _launches(point: Summary) -> list[float]:
     """Throughput of each device in each launch."""
-    return [launch.throughput / point.row.devices for launch in point.measures]
+    return [launch.throughput / point.devices for launch in point.measures]
 
 
 def _compares(find: Find) -> Callable[[Panel], bool]:
     """Whether the number is known for different numbers of devices."""
-    return lambda panel: len({p.row.devices for p in panel.points if find(p)}) > 1
+    return lambda panel: len({p.devices for p in panel.points if find(p)}) > 1
 
 
 def _over_devices(
@@ -105,7 +105,7 @@ def _over_devices(
             return None
 
         ends = plotting.draw_series(axes, panel, styles, mark)
-        devices = {point.row.devices for point in panel.points if find(point)}
+        devices = {point.devices for point in panel.points if find(point)}
         finish(axes, panel, plotting.scale_devices(axes, devices))
         return ends
 

@@ -25,7 +25,6 @@ from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, find_controls
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import DETERMINISTIC, Summary
-from rankbench.results.read.rows import Results
 
 _TITLE = "Cells"
 
@@ -45,21 +44,21 @@ _MOST_NAMES = 4
 
 def make(found: ResultSet) -> Content:
     """A row for every cell; documents collapse those without numbers."""
-    experiment, summaries = found.results.experiment, found.summaries
+    experiment, summaries = found.experiment, found.rows
     # Without tokens all are samples/s, as in tables that have been published.
-    has_tokens = any(summary.row.cell.unit == "tokens" for summary in summaries)
-    goal = found.results.target
+    has_tokens = any(summary.cell.unit == "tokens" for summary in summaries)
+    goal = found.target
     builds = {build for summary in summaries if (build := _torch(summary))}
-    statuses = [summary.row.status for summary in summaries]
+    statuses = [summary.status for summary in summaries]
     counts = [f"{statuses.count(one)} {one}" for one in dict.fromkeys(sorted(statuses))]
     return Content(
         rows=[
             {
                 "experiment": experiment,
-                **_row(summary, found.results.peaks),
+                **_row(summary, found.peaks),
                 **_reach(summary, goal),
             }
-            | ({"unit": f"{summary.row.cell.unit}/s"} if has_tokens else {})
+            | ({"unit": f"{summary.cell.unit}/s"} if has_tokens else {})
             | ({"torch": _torch(summary)} if len(builds) > 1 else {})
             for summary in summaries
         ],
@@ -70,38 +69,38 @@ def make(found: ResultSet) -> Content:
 
 
 def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
-    row, cell = summary.row, summary.row.cell
+    cell = summary.cell
     return {
-        "cell": row.id,
+        "cell": summary.id,
         "strategy": cell.strategy,
         "backend": cell.backend,
         "topology": cell.topology,
-        "devices": row.devices,
+        "devices": summary.devices,
         "launcher": cell.launcher,
         "model": cell.model,
         "data": cell.data,
         "batch_size": cell.batch_size,
         "scaling": cell.scaling,
-        "status": row.status,
-        "reason": row.reason,
+        "status": summary.status,
+        "reason": summary.reason,
         "marks": " ".join(summary.marks) or None,
-        "launches_ok": row.ok,
-        "launches": row.wanted,
+        "launches_ok": summary.ok,
+        "launches": summary.wanted,
         "base": "; ".join(map(describe_base, summary.bases)) or None,
-        "attempt": row.attempt,
+        "attempt": summary.attempt,
         "env": " ".join(f"{k}={v}" for k, v in cell.env.items()) or None,
         "image": None if cell.image == AUTO else cell.image,
         "partition": cell.partition,
         "network": _find_network(summary),
         "per_device": _per_device(summary),
         "disturbed": len(summary.disturbed) if summary.measures else None,
-        "repeated": row.repeated if summary.measures else None,
+        "repeated": summary.repeated if summary.measures else None,
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
         "global_batch": _global_batch(summary),
         "mfu_pct": _find_mfu(summary, peaks),
         **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
-        "estimated_memory_mib": row.estimated_mib,
+        "estimated_memory_mib": summary.estimated_mib,
     }
 
 
@@ -120,7 +119,7 @@ def _reach(summary: Summary, goal: tuple[str, float] | None) -> dict[str, Any]:
         )
         said = f"reached in {len(steps)} of {len(counted)}" if steps else "not reached"
         return {"target": said if known else "not measured"}
-    batch = summary.row.launches[0].record["shape"]["global_batch"]
+    batch = summary.launches[0].record["shape"]["global_batch"]
     times = [one.seconds_of(n) for one, n in zip(counted, steps, strict=True)]
     samples = mean([batch * number for number in steps])
     if len({*steps}) == 1:
@@ -135,14 +134,14 @@ def _torch(summary: Summary) -> str | None:
 
 def _per_device(summary: Summary) -> Estimate | None:
     number = summary.numbers.get("throughput")
-    return None if number is None else number.scaled(1 / summary.row.devices)
+    return None if number is None else number.scaled(1 / summary.devices)
 
 
 def _global_batch(summary: Summary) -> int | None:
     """Samples of a step, of all replicas."""
     if not summary.measures:
         return None
-    shape = summary.row.launches[0].record.get("shape") or {}
+    shape = summary.launches[0].record.get("shape") or {}
     return shape.get("global_batch")
 
 
@@ -159,7 +158,7 @@ def _verdict(summary: Summary, name: str) -> str | None:
 
 def _find_network(summary: Summary) -> str | None:
     """The ways that NCCL took in any launch."""
-    ways = {find_network(launch.record) for launch in summary.row.launches} - {None}
+    ways = {find_network(launch.record) for launch in summary.launches} - {None}
     return "; ".join(sorted(map(str, ways))) or None
 
 
@@ -173,11 +172,11 @@ def _show_measured(found: ResultSet) -> Iterator[Grid]:
     for panel in found.panels:
         apart = find_controls(panel.points)
         for one in sorted(panel.points, key=lambda p: -p.numbers["throughput"].value):
-            (controls if one.row.id in apart else rows).append(one)
-    fields = {one.row.id: _fields(one, found.results) for one in found.measured}
+            (controls if one.id in apart else rows).append(one)
+    fields = {one.id: _fields(one, found) for one in found.measured}
     for name, words in _describe_variants(found.panels).items():
         fields[name]["variant"] = Text(words)
-    counts = {count for one in found.measured for count in (one.row.ok, one.row.wanted)}
+    counts = {count for one in found.measured for count in (one.ok, one.wanted)}
     builds = {_torch(one) for one in found.measured}
     alike = {"launches": len(counts) == 1, "torch": len(builds) == 1}
     columns = {
@@ -188,7 +187,7 @@ def _show_measured(found: ResultSet) -> Iterator[Grid]:
     }
     for title, members in ((_TITLE, rows), (_CONTROLS, controls)):
         if members:
-            own = [fields[one.row.id] for one in members]
+            own = [fields[one.id] for one in members]
             yield Grid(
                 title,
                 columns,
@@ -198,7 +197,7 @@ def _show_measured(found: ResultSet) -> Iterator[Grid]:
 
 def _columns(found: ResultSet) -> dict[str, bool]:
     """Heading -> whether it holds numbers. Each unit of throughput has its own."""
-    units = sorted({one.row.cell.unit for one in found.measured})
+    units = sorted({one.cell.unit for one in found.measured})
     words, numbers = False, True
     return {
         **dict.fromkeys(("strategy", "backend", _PLACES, "variant"), words),
@@ -207,7 +206,7 @@ def _columns(found: ResultSet) -> dict[str, bool]:
         "efficiency": numbers,
         **{f"per device ({unit}/s)": numbers for unit in units},
         **dict.fromkeys(("memory (GiB)", "estimated (GiB)", "MFU (%)"), numbers),
-        **dict.fromkeys(_goal_headings(found.results.target), numbers),
+        **dict.fromkeys(_goal_headings(found.target), numbers),
         "global batch": numbers,
         **dict.fromkeys(("launches", "network", "torch", "note"), words),
     }
@@ -220,14 +219,14 @@ def _goal_headings(goal: tuple[str, float] | None) -> tuple[str, ...]:
     return (f"to {name} {value:g} (s)", "to it (samples)")
 
 
-def _fields(summary: Summary, results: Results) -> dict[str, Text]:
-    """Heading -> what it shows of a row."""
-    row, cell, numbers = summary.row, summary.row.cell, summary.numbers
+def _fields(summary: Summary, found: ResultSet) -> dict[str, Text]:
+    """Heading -> what it shows of a summary."""
+    cell, numbers = summary.cell, summary.numbers
     memory, batch = numbers.get("memory_mib"), _global_batch(summary)
-    goal = results.target
+    goal = found.target
     reached = _show_goal(_reach(summary, goal)) if goal is not None else ()
     return {
-        "strategy": Text(cell.strategy, cell=row.id),
+        "strategy": Text(cell.strategy, cell=summary.id),
         "backend": Text("" if cell.backend == "none" else cell.backend),
         _PLACES: Text(cell.topology),
         "global batch": Text("" if batch is None else str(batch)),
@@ -237,12 +236,12 @@ def _fields(summary: Summary, results: Results) -> dict[str, Text]:
         "memory (GiB)": show_estimate(memory and memory.scaled(1 / _MIB_PER_GIB)),
         "estimated (GiB)": Text(
             ""
-            if row.estimated_mib is None
-            else figures(row.estimated_mib / _MIB_PER_GIB)
+            if summary.estimated_mib is None
+            else figures(summary.estimated_mib / _MIB_PER_GIB)
         ),
-        "MFU (%)": show_estimate(_find_mfu(summary, results.peaks)),
+        "MFU (%)": show_estimate(_find_mfu(summary, found.peaks)),
         **dict(zip(_goal_headings(goal), reached, strict=True)),
-        "launches": Text(f"{row.ok}/{row.wanted}"),
+        "launches": Text(f"{summary.ok}/{summary.wanted}"),
         "network": Text(_find_network(summary) or ""),
         "torch": Text(_torch(summary) or ""),
         "note": Text(", ".join(summary.marks)),
@@ -265,7 +264,7 @@ def _describe_variants(panels: Sequence[Panel]) -> dict[str, str]:
         for series in panel.series:
             for one in series.points:
                 words = [*series.words, *workload]
-                found[one.row.id] = ", ".join(words)
+                found[one.id] = ", ".join(words)
     return found
 
 

@@ -21,7 +21,7 @@ _ROW = 0.25  # inches
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """The mean of a cell, and a row for each launch."""
-    unit = f"{point.row.cell.unit}/s"
+    unit = f"{point.cell.unit}/s"
     yield {"unit": unit, "throughput": point.numbers["throughput"]}
     for one in point.measures:
         own = {"launch": one.launch.number, "throughput": one.throughput}
