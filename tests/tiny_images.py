@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
+from rankbench.schema import dump_yaml
 
 # Real builds begin like this, and take half a minute.
 FROM_DEBIAN = """
@@ -115,5 +115,5 @@ def write_containers(
             "definition": f"{name}.def",
             "inputs": inputs,
         }
-    (folder / "images.yaml").write_text(yaml.safe_dump(entries))
+    (folder / "images.yaml").write_text(dump_yaml(entries))
     return folder

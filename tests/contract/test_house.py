@@ -11,12 +11,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from make_example import fill, make_answer
 from rankbench import __version__
+from rankbench.schema import load_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -192,7 +192,7 @@ def test_torch_is_pinned_apart():
 
 
 def test_a_release_is_described_alike_everywhere():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    cited = load_yaml(ROOT / "CITATION.cff")
     deposited = json.loads((ROOT / ".zenodo.json").read_text())
     (version, day) = re.findall(
         r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE

@@ -7,11 +7,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
+
+from rankbench.schema import load_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "containers"
-IMAGES = yaml.safe_load((CONTAINERS / "images.yaml").read_text())
+IMAGES = load_yaml(CONTAINERS / "images.yaml")
 SOURCES = (CONTAINERS / "requirements/sources.txt").read_text()
 
 pytestmark = pytest.mark.contract

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from factories import make_site
 from rankbench.matrix.catalog import load_catalog
@@ -15,6 +14,7 @@ from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.site import Site
 from rankbench.plan import Plan
+from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.contract
 
@@ -34,7 +34,7 @@ def plan(path: Path, override: str | None, site: Site) -> Plan:
 def published_labels(path: Path) -> list[str]:
     """As they stand in the file, by a reader of its own."""
     labels = []
-    for block in yaml.safe_load(path.read_text())["blocks"]:
+    for block in load_yaml(path)["blocks"]:
         rows = block.get("published", [])
         labels += [row["label"] for row in (rows if isinstance(rows, list) else [rows])]
     return labels
@@ -106,7 +106,7 @@ def test_the_override_keeps_its_rows_apart(path):
 
 @each_study
 def test_docs_explain_its_keys(path):
-    keys = collect_keys(yaml.safe_load(path.read_text()))
+    keys = collect_keys(load_yaml(path))
     explained = set(re.findall(r"`(\w+)`", DOCS))
     assert not keys - explained
 

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import yaml
+
+from rankbench.schema import dump_yaml, load_yaml
 
 pytestmark = pytest.mark.integration
 
@@ -44,9 +45,9 @@ def test_a_study_gives_its_table_with_the_published_numbers(
     shutil.copy(digits_file, project.root / "data")
     # One launch shows that the study runs; other tests cover gates.
     copy = project.root / "studies" / study.name
-    content = yaml.safe_load(copy.read_text())
+    content = load_yaml(copy)
     content["overrides"]["laptop"] |= {"launches": 1, "gate": False}
-    copy.write_text(yaml.safe_dump(content, sort_keys=False))
+    copy.write_text(dump_yaml(content))
     only = [f"only={ONLY[study.stem]}"] if study.stem in ONLY else []
     done = project.snakemake(
         f"experiment=studies/{study.name}", "override=laptop", *only, timeout=900
@@ -63,7 +64,7 @@ def test_a_study_gives_its_table_with_the_published_numbers(
 
     labels = [
         row["label"]
-        for block in yaml.safe_load(study.read_text())["blocks"]
+        for block in load_yaml(study)["blocks"]
         for row in _as_list(block.get("published", []))
     ]
     page = (folder / "report.html").read_text()

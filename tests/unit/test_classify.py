@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import logs
 from logs import (
@@ -20,10 +19,11 @@ from rankbench.launch.launchers import find_launcher
 from rankbench.launch.process.classify import Ending, Outcome, classify, signal_name
 from rankbench.launch.process.evidence import last_error_line
 from rankbench.record import STATUSES
+from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
 
-CASES = yaml.safe_load((Path(__file__).parent / "cases/endings.yaml").read_text())
+CASES = load_yaml(Path(__file__).parent / "cases/endings.yaml")
 FINE: dict[int, dict[str, Any]] = {0: {"rank": {}}, 1: {"rank": {}}}
 
 

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-import yaml
 
 from factories import (
     backends_of,
@@ -21,6 +20,7 @@ from rankbench.matrix.candidate import make_candidate, shape_of
 from rankbench.matrix.catalog import Catalog, load_catalog
 from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.own import describe_library_model
+from rankbench.schema import parse_yaml
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def cell_of(text: str) -> Cell:
     """A cell from strategy, fields and options: ``ddp topology=1x2 bucket_mb=1``."""
     strategy, *words = text.split()
     pairs = [word.split("=") for word in words]
-    given = {key: yaml.safe_load(value) for key, value in pairs}
+    given = {key: parse_yaml(value, "test") for key, value in pairs}
     fields = {key: value for key, value in given.items() if key in Cell.__slots__}
     model = catalog_with(fields).models[fields.get("model", "convnet")]
     known = model.get("options", {}).keys() & given.keys()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from filelock import FileLock
 
 import logs
@@ -35,6 +34,7 @@ from rankbench.launch.images.store import (
 )
 from rankbench.launch.images.verify import check_sif
 from rankbench.matrix.site import read_site
+from rankbench.schema import dump_yaml, load_yaml
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.unit
@@ -108,9 +108,9 @@ def test_recipe_changes_with_what_the_image_is_made_from(
 
 def test_recipe_changes_with_its_own_promise_only(containers, image_dir):
     before = load(containers, image_dir)
-    entries = yaml.safe_load((containers / "images.yaml").read_text())
+    entries = load_yaml(containers / "images.yaml")
     entries["mpi"]["torch"] = "2.6.0"
-    (containers / "images.yaml").write_text(yaml.safe_dump(entries))
+    (containers / "images.yaml").write_text(dump_yaml(entries))
     after = load(containers, image_dir)
     assert before["gloo-cpu"].recipe == after["gloo-cpu"].recipe
     assert before["mpi-cpu"].recipe != after["mpi-cpu"].recipe

@@ -9,11 +9,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rankbench.assets import find_asset
 from rankbench.commands._extras import find_extra, require
 from rankbench.matrix.site import read_site
+from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ def test_init_writes_what_a_user_edits(tmp_path, cli, there):
         "slurm_profile/config.yaml",
         "slurm_profile/site.yaml",
     ]
-    assert yaml.safe_load((folder / "config.yaml").read_text())["name"] == "quickstart"
+    assert load_yaml(folder / "config.yaml")["name"] == "quickstart"
     # The project uses the workflow inside the package.
     assert "rankbench.assets" in (folder / "Snakefile").read_text()
     assert not (folder / "workflow").exists()

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 
 from factories import make_gpu_site, read_pairs
 from rankbench.assets import find_asset
@@ -15,6 +14,7 @@ from rankbench.launch.site.check import describe, find_faults, main
 from rankbench.launch.site.cuda import FLAVOURS, IMAGES
 from rankbench.launch.site.inventory import inspect
 from rankbench.record import read_json, write_json
+from rankbench.schema import parse_yaml
 
 pytestmark = pytest.mark.unit
 
@@ -73,7 +73,7 @@ def test_a_site_that_is_as_it_says_has_no_fault():
 @pytest.mark.parametrize(("change", "fault"), read_pairs("faults_of_hosts.txt"))
 def test_each_fault_has_its_host_and_a_remedy(change, fault):
     facts = found()
-    facts["hosts"][0] |= yaml.safe_load(change)
+    facts["hosts"][0] |= parse_yaml(change, "test")
     said = find_faults(SITE, facts)
     assert len(said) == 1
     assert said[0].startswith("a: ")

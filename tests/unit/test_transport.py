@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 import logs
 from rankbench.launch.process import transport
 from rankbench.launch.process.transport import group, join, read_log, read_logs
+from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
 
 FOLDER = Path(__file__).parents[1] / "real_logs"
-TOLD = yaml.safe_load((FOLDER / "transport.yaml").read_text())
+TOLD = load_yaml(FOLDER / "transport.yaml")
 
 
 @pytest.mark.parametrize("name", TOLD)
