@@ -11,6 +11,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Options of every decoder; a model may declare more.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "layers": {
+        "description": "number of blocks",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "width": {
+        "description": "numbers that stand for a token",
+        "type": "integer",
+        "minimum": 1,
+        "default": 128,
+    },
+    "heads": {
+        "description": "heads of attention; they share the width",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "kv_heads": {
+        "description": "heads of keys and values, each for several heads; 0: all heads",
+        "type": "integer",
+        "minimum": 0,
+        "default": 0,
+    },
+    "vocabulary": {
+        "description": "number of tokens, at least as in the data; 0: as in the data",
+        "type": "integer",
+        "minimum": 0,
+        "default": 0,
+    },
+    "tie_embeddings": {
+        "description": "the head uses the weights of the embedding",
+        "type": "boolean",
+        "default": False,
+    },
+}
+
 # Name of the formula below, as tables show it.
 FORMULA = "6N + 12 layers x width x context (PaLM)"
 

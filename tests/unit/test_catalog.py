@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.declarations import STRATEGY_DEFAULTS, literals
+from rankbench.matrix.declarations import STRATEGY_DEFAULTS, describe_strategy, literals
 
 pytestmark = pytest.mark.unit
 
@@ -66,19 +66,20 @@ def test_literals(tmp_path):
     assert literals(path) == {"A": 1, "B": 2, "D": [3], "E": [3], "L": {"m": None}}
 
 
-def test_literals_begin_with_those_of_a_base_class(tmp_path):
-    (tmp_path / "second.py").write_text(
-        "from rankbench.rank.strategies.zero1 import Zero1\nfrom torch import Other\n"
-        "class Second(Zero1):\n"
-        "    needs = {**Zero1.needs, 'n': 3}\n    conditions = [*Zero1.conditions, 3]\n"
-        "    more = [*Other.some]\n    none = [*Zero1.none]\n    unknown = M\n"
+def test_a_strategy_may_be_like_another(tmp_path):
+    path = tmp_path / "second.py"
+    path.write_text(
+        "class Second(Zero1):\n    like = 'zero1'\n    needs = {'max_nodes': 3}\n"
+        "    options = {'bucket_mb': {'default': 1}}\n    conditions = [3]\n"
     )
     base = load_catalog().strategies["zero1"]
-    found = literals(tmp_path / "second.py")
-    assert found["needs"].items() > {"splits_batch": "accumulation", "n": 3}.items()
-    assert found["conditions"] == [*base.conditions, 3]
-    assert found["options"] == base.options
-    assert not found.keys() & {"more", "none", "unknown"}
+    found = describe_strategy(path, "second")
+    assert found.needs == base.needs | {"max_nodes": 3}
+    assert found.options == base.options | {"bucket_mb": {"default": 1}}
+    assert (found.conditions, found.phases) == ([*base.conditions, 3], base.phases)
+    path.write_text("class Second:\n    like = 'zero2'\n")
+    with pytest.raises(ValueError, match=r"'zero2' is not one of .*mean 'zero1'"):
+        describe_strategy(path, "second")
 
 
 @pytest.mark.parametrize(

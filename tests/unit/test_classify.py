@@ -68,6 +68,8 @@ def read_case(group: str, name: str) -> tuple[dict[str, Any], str]:
     case = dict(CASES[group][name])
     if "real_log" in case:
         case["log"] = getattr(logs, case.pop("real_log"))
+    for key in case.keys() & {"reports", "exits", "rank_logs"}:
+        case[key] = {int(rank): value for rank, value in case[key].items()}
     if "reports" in case:
         case["reports"] = {rank: report(x) for rank, x in case["reports"].items()}
     return case, case.pop("outcome")

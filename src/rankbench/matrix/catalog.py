@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rankbench import decoder
 from rankbench.assets import find_asset
 from rankbench.cell import AUTO, Cell, list_variants
 from rankbench.matrix.declarations import (
@@ -119,7 +120,10 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
             name: {
                 **MODEL_DEFAULTS,
                 **facts["NEEDS"],
-                "options": facts.get("OPTIONS", {}),
+                "options": {
+                    **(decoder.OPTIONS if facts["NEEDS"].get("decoder") else {}),
+                    **facts.get("OPTIONS", {}),
+                },
                 "presets": facts.get("PRESETS", {}),
             }
             for name, facts in read("rank/models").items()

@@ -10,14 +10,15 @@ import ast
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import NOT_DEFAULT
+from rankbench.cell import NOT_DEFAULT, list_variants
 from rankbench.own_files import read_source
+from rankbench.schema import did_you_mean
 
 PACKAGE = Path(__file__).resolve().parents[1]
+STRATEGIES = PACKAGE / "rank/strategies"
 
 # Keys of a strategy's `needs`, with their defaults.
 STRATEGY_DEFAULTS: dict[str, Any] = {
@@ -164,64 +165,21 @@ class StrategyFacts:
 def literals(path: Path) -> dict[str, Any]:
     """The literal constants of a Python file and of its classes: name -> value.
 
-    A class whose base class is in rankbench inherits that one's constants, and may
-    begin with them (``{**Ddp.options, "more": ...}``). So may those of a file with
-    constants that it imports from rankbench.
-
     Raises:
         ValueError: there is no such file, or it does not compile.
     """
     tree = read_source(path)
-    imported: dict[str, Path] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            file = PACKAGE.parent.joinpath(*node.module.split(".")).with_suffix(".py")
-            imported |= {alias.name: file for alias in node.names if file.is_file()}
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    names = [n.id for cls in classes for n in cls.bases if isinstance(n, ast.Name)]
-    bases = {name: _of_rankbench(imported[name]) for name in names if name in imported}
-    found = {name: value for base in bases.values() for name, value in base.items()}
-    for name in filter(str.isupper, imported):
-        if name in (others := _of_rankbench(imported[name])):
-            found[name] = others[name]
+    found: dict[str, Any] = {}
     for node in [*tree.body, *(node for cls in classes for node in cls.body)]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             try:
-                value = _evaluate(node.value, found | bases)
-            except (ValueError, KeyError):
+                value = ast.literal_eval(node.value)
+            except ValueError:
                 continue  # computed at run time: planning does not need it
             found |= {name.id: value for name in targets if isinstance(name, ast.Name)}
     return found
-
-
-@cache
-def _of_rankbench(path: Path) -> dict[str, Any]:
-    """The same of a file of rankbench, which several others inherit from."""
-    return literals(path)
-
-
-def _evaluate(node: ast.expr, known: dict[str, Any]) -> Any:
-    """The value of a literal, which may begin with a constant.
-
-    Args:
-        known: constants; of a base class: name -> constants.
-
-    Raises:
-        ValueError, KeyError: the expression is something else.
-    """
-    if isinstance(node, ast.Name):
-        return known[node.id]
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return known[node.value.id][node.attr]
-    if isinstance(node, ast.Dict) and node.keys[:1] == [None]:
-        more = ast.Dict(node.keys[1:], node.values[1:])
-        return _evaluate(node.values[0], known) | ast.literal_eval(more)
-    if isinstance(node, ast.List) and node.elts:
-        first, *rest = node.elts
-        if isinstance(first, ast.Starred):
-            return _evaluate(first.value, known) + ast.literal_eval(ast.List(rest))
-    return ast.literal_eval(node)
 
 
 def describe_strategy(path: Path, name: str) -> StrategyFacts:
@@ -230,10 +188,13 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
     Raises:
         ValueError: one is missing or wrong; names the file.
     """
-    facts = literals(path)
+    facts = _with_others(path)
     for key in ("needs", "phases"):
         if key not in facts:
-            raise ValueError(f"{path}: the class has no literal {key!r}")
+            raise ValueError(
+                f"{path}: the class has no literal {key!r} (like = 'ddp' takes what is "
+                "missing from the strategy ddp)"
+            )
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
@@ -255,6 +216,26 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
         phases=["load", "transfer", *facts["phases"]],
         on_meta=facts.get("on_meta", False),
     )
+
+
+def _with_others(path: Path) -> dict[str, Any]:
+    """The literals of a strategy, together with those of the one that it is like."""
+    facts = literals(path)
+    if (name := facts.get("like")) is None:
+        return facts
+    known = list_variants(STRATEGIES)
+    if name not in known:
+        raise ValueError(
+            f"{path}: like: {name!r} is not one of {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    other = _with_others(STRATEGIES / f"{name}.py")
+    joined = {
+        "needs": other["needs"] | facts.get("needs", {}),
+        "options": other.get("options", {}) | facts.get("options", {}),
+        "conditions": [*other.get("conditions", ()), *facts.get("conditions", ())],
+    }
+    return other | facts | joined
 
 
 # Arguments of a model's `build` that rankbench gives, by what it takes.

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankbench import decoder
 from rankbench.rank import variants
 from rankbench.rank.models._blueprint import Blueprint as Blueprint
 from rankbench.rank.models._experts import Experts as Experts
@@ -74,6 +75,8 @@ def build(
 def complete(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options of a model, with defaults for those that are missing."""
     declared = getattr(_load(name), "OPTIONS", {})
+    if is_decoder(name):
+        declared = {**decoder.OPTIONS, **declared}
     defaults = {key: schema["default"] for key, schema in declared.items()}
     return defaults | dict(options or {})
 

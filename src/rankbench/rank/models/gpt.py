@@ -53,47 +53,8 @@ PRESETS = {
     },
 }
 
-# Options of every decoder here.
-DECODER = {
-    "layers": {
-        "description": "number of blocks",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "width": {
-        "description": "numbers that stand for a token",
-        "type": "integer",
-        "minimum": 1,
-        "default": 128,
-    },
-    "heads": {
-        "description": "heads of attention; they share the width",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "kv_heads": {
-        "description": "heads of keys and values, each for several heads; 0: all heads",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "vocabulary": {
-        "description": "number of tokens, at least as in the data; 0: as in the data",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "tie_embeddings": {
-        "description": "the head uses the weights of the embedding",
-        "type": "boolean",
-        "default": False,
-    },
-}
-
+# And those of rankbench.decoder.
 OPTIONS = {
-    **DECODER,
     "mlp": {
         "description": "the MLP: gelu with 4 widths, or swiglu with 8/3 widths",
         "enum": ["gelu", "swiglu"],

@@ -13,8 +13,15 @@ from torch import nn
 
 from rankbench.decoder import swiglu_width
 from rankbench.rank.models._experts import Mixture
-from rankbench.rank.models.gpt import DECODER, SPREAD, DecoderBlock, SwiGlu
-from rankbench.rank.models.gpt import NEEDS as NEEDS
+from rankbench.rank.models.gpt import SPREAD, DecoderBlock, SwiGlu
+
+NEEDS = {
+    "inputs": "tokens",
+    "heads": ["kv_heads", "heads"],
+    "multiples": [["width", "heads"], ["heads", "kv_heads"]],
+    "shares": "tie_embeddings",
+    "decoder": True,
+}
 
 # Sizes of Llama 3.2 1B, of Llama 3.1 8B and 70B, and of Mixtral 8x7B.
 PRESETS = {
@@ -55,8 +62,8 @@ PRESETS = {
     },
 }
 
+# And those of rankbench.decoder.
 OPTIONS = {
-    **DECODER,
     "mlp_width": {
         "description": "inner width of the MLP; 0: 8/3 widths, as a multiple of 16",
         "type": "integer",

@@ -86,10 +86,12 @@ class Strategy(ABC):
     `setup` once, then `step` in a loop, and at the end `details` and `state_dict`.
 
     Planning reads the class attributes from the source, without importing the file.
-    They must be literals, which may begin with those of the strategy that the class
-    derives from (``{**Ddp.options, ...}``).
+    They must be literals.
 
     Attributes:
+        like: name of the strategy that the class derives from, if its declarations add
+            to those of that one: `needs` and `options` replace single keys there,
+            `conditions` come after those, all others replace what it says.
         needs: requirements of the strategy. STRATEGY_DEFAULTS in
             matrix/declarations.py explains every key and gives its default.
         options: option name -> JSON schema, with a default.
@@ -110,6 +112,7 @@ class Strategy(ABC):
         optimizer: set it in `setup`, or in the first `step` at the latest.
     """
 
+    like: ClassVar[str | None] = None
     needs: ClassVar[dict[str, Any]]
     options: ClassVar[dict[str, dict[str, Any]]] = {}
     approximate: ClassVar[dict[str, list[Any] | str]] = {}
@@ -130,6 +133,12 @@ class Strategy(ABC):
     # One step in so many sends the operations, whose bytes are the mean over all steps.
     # The estimator sets it to 1 after `setup`, to see that step.
     period: int = 1
+
+    def __init_subclass__(cls) -> None:
+        # The only declarations of another strategy that ranks read.
+        if "like" in vars(cls):
+            other: type[Strategy] = cls.__mro__[1]
+            cls.needs = {**other.needs, **cls.needs}
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world

@@ -25,8 +25,8 @@ class ContextParallel(Ddp):
     All ranks average their gradients as in DDP: slices have equally many tokens.
     """
 
+    like = "ddp"
     needs = {
-        **Ddp.needs,
         "backends": ["gloo", "nccl"],
         "replica_ranks": "degree",
         "divides": "heads",
@@ -34,7 +34,6 @@ class ContextParallel(Ddp):
         "compiles": False,
     }
     options = {
-        **Ddp.options,
         # Number of ranks that share a sequence; 0: all ranks.
         "degree": {"type": "integer", "minimum": 0, "default": 0},
     }

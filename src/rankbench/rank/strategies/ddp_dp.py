@@ -16,15 +16,14 @@ class DdpOfDataParallel(Ddp):
     Therefore hardly any communication between hosts overlaps with backward.
     """
 
+    like = "ddp"
     needs = {
-        **Ddp.needs,
         "ranks": "node",
         "replicas": "device",
         "logical_on_cpu": True,
         "compiles": False,
     }
     conditions = [
-        *Ddp.conditions,
         {
             "if": {"sync_bn": {"const": True}},
             "then": {"sync_bn": {"const": False}},

@@ -27,8 +27,8 @@ class ExpertParallel(Ddp):
     its group; after backward, its copies in the groups add up their gradients.
     """
 
+    like = "ddp"
     needs = {
-        **Ddp.needs,
         "backends": ["gloo", "nccl"],
         # Ranks would disagree on whether the gradients of their experts are finite.
         "precisions": ["fp32", "tf32", "bf16"],
@@ -36,7 +36,6 @@ class ExpertParallel(Ddp):
         "divides": "experts",
     }
     options = {
-        **Ddp.options,
         # Number of ranks that share the experts; 0: all ranks.
         "degree": {"type": "integer", "minimum": 0, "default": 0},
     }

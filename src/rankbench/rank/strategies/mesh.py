@@ -21,7 +21,9 @@ class Mesh(TensorParallel):
     """
 
     needs = {
-        **TensorParallel.needs,
+        "backends": ["gloo", "nccl"],
+        "divides": "layers",
+        "sequential": True,
         "replica_ranks": "tensor",
         "group_ranks": ["shard", "tensor"],
         # Before, FSDP2 uses streams, which a CPU does not have.
@@ -35,7 +37,21 @@ class Mesh(TensorParallel):
         "sequence": {"type": "boolean", "default": True},
         "reshard_after_forward": {"type": "boolean", "default": True},
     }
+    conditions = [
+        {
+            "if": {"fused_optimizer": {"const": True}},
+            "then": {"optimizer": {"enum": ["adam", "adamw"]}},
+            "else": "torch has no fused sgd for weights that are sharded",
+        },
+        {
+            "if": {"compile": {"const": True}},
+            "then": {"checkpointing": {"const": "none"}},
+            "else": "torch compiles no blocks that communicate under checkpointing",
+        },
+    ]
+    on_meta = True
     casts = True
+    phases = ["forward", "backward", "communication", "update"]
 
     def make_mesh(self) -> DeviceMesh:
         tensor = self.chosen["tensor"]

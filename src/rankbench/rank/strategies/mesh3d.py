@@ -21,8 +21,8 @@ class Mesh3d(Pipeline):
     micro-batch.
     """
 
+    like = "pipeline"
     needs = {
-        **Pipeline.needs,
         "replica_ranks": ["pipe", "tensor"],
         "group_ranks": ["pipe", "shard", "tensor"],
         "divides": "layers",
@@ -30,7 +30,6 @@ class Mesh3d(Pipeline):
         "torch": {"cpu": "2.8"},
     }
     options = {
-        **Pipeline.options,
         # Numbers of ranks; shard 0: all that others leave. Others hold copies.
         "pipe": {"type": "integer", "minimum": 1, "default": 2},
         "shard": {"type": "integer", "minimum": 0, "default": 0},
@@ -39,7 +38,6 @@ class Mesh3d(Pipeline):
         "sequence": {"type": "boolean", "default": True},
     }
     conditions = [
-        *Pipeline.conditions,
         {
             "if": {"fused_optimizer": {"const": True}},
             "then": {"optimizer": {"enum": ["adam", "adamw"]}},

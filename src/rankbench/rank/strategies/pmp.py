@@ -15,9 +15,9 @@ class PipelinedModelParallel(ModelParallel):
     They overlap only because CUDA executes kernels asynchronously.
     """
 
-    needs = {**ModelParallel.needs, "splits_batch": True}
+    like = "mp"
+    needs = {"splits_batch": True}
     options = {
-        **ModelParallel.options,
         # Number of samples in a micro-batch.
         "split_size": {"type": "integer", "minimum": 1, "default": 16},
         # whole: one backward after all forwards; early: a backward after each forward,

@@ -19,10 +19,8 @@ class Zero1(Ddp):
     The phase update includes that broadcast.
     """
 
-    options = {
-        **Ddp.options,
-        "parameters_as_bucket_view": {"type": "boolean", "default": False},
-    }
+    like = "ddp"
+    options = {"parameters_as_bucket_view": {"type": "boolean", "default": False}}
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         def make_part(parts: Iterable[Any], **_defaults: Any) -> torch.optim.Optimizer:
