@@ -40,8 +40,9 @@ LATE = """
 from rankbench.rank.strategies.ddp import Ddp
 
 class Late(Ddp):
-    needs = {**Ddp.needs, "min_devices": 2}
-    options = {**Ddp.options, "late": {"type": "integer", "default": 1}}
+    like = "ddp"
+    needs = {"min_devices": 2}
+    options = {"late": {"type": "integer", "default": 1}}
 """
 OWN = "name: x\nstrategy: ./late.py\nmodel: ./net.py\ndata: ./corpus.py\n"
 SCRIPT = (

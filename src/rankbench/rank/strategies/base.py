@@ -135,10 +135,11 @@ class Strategy(ABC):
     period: int = 1
 
     def __init_subclass__(cls) -> None:
-        # The only declarations of another strategy that ranks read.
+        # Ranks read no conditions.
         if "like" in vars(cls):
             other: type[Strategy] = cls.__mro__[1]
             cls.needs = {**other.needs, **cls.needs}
+            cls.options = {**other.options, **cls.options}
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
