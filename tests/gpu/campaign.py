@@ -1,297 +1,764 @@
-"""Uses a machine with one GPU well in its first minutes, in three runs.
+"""Uses the first eight minutes on a GPU well, and writes down what it finds.
 
-    python tests/gpu/campaign.py check --out DIR   gpu tests; gates of ranks sharing it
-    python tests/gpu/campaign.py speed --out DIR   rows of one GPU, and bare loops
-    python tests/gpu/campaign.py truth --out DIR   phases, profiles, memory, gloo
+    python tests/gpu/campaign.py one --out DIR              on one GPU
+    python tests/gpu/campaign.py one --out DIR --dry-run    the same way on CPUs, tiny
 
-Each ends within 9 minutes, writes summary.json and records.tar.gz into DIR, prints the
-summary, and exits with 1 if something failed. It needs torch, pytest and rankbench's
-own dependencies (27 MB of wheels), but no network and no Snakemake. `--dry-run` goes
-the same way on CPUs, with small models.
+It goes from part to part (see PARTS). Each part is a process with a budget of seconds.
+Whatever a part finds is written at once into DIR/PART.json, and DIR/summary.json is
+written anew after each part. It exits with 1 if something failed. It needs torch and
+the packages in wheels.txt, no network and no installation of rankbench.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FOLDERS = ("src", "tests", "tests/gpu", "tests/contract", "benchmarks")
+sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS]
 
-from gpu.cells import measure  # noqa: E402
-from rankbench.record import Layout, Record, read_json  # noqa: E402
+Found = dict[str, Any]
 
-# Seconds within which a run begins new work; the rest of its 9 minutes is for its end.
-SECONDS = 520.0
 
-STRATEGIES = ("single", "ddp", "fsdp", "zero1", "horovod", "deepspeed")
+class Part:
+    """What a part has found, and how much time it has left."""
 
-SPEED = """
-name: gpu-speed
+    def __init__(self, path: Path, seconds: float, *, dry: bool) -> None:
+        self.dry = dry
+        self.device = "cpu" if dry else "cuda"
+        self.backend = "gloo" if dry else "nccl"
+        self._path = path
+        self._deadline = time.monotonic() + seconds
+        self.found: Found = {"failed": [], "left_out": []}
+        self.write()
+
+    def write(self) -> None:
+        self._path.write_text(json.dumps(self.found, indent=1))
+
+    def note(self, name: str, value: Any) -> None:
+        self.found[name] = value
+        self.write()
+
+    def fail(self, text: str) -> None:
+        self.found["failed"].append(text)
+        self.write()
+
+    @contextlib.contextmanager
+    def trying(self, name: str) -> Iterator[None]:
+        """What fails within is noted, and what comes after is tried as well."""
+        try:
+            yield
+        except Exception as error:
+            said = str(error).strip().splitlines() or [""]
+            self.fail(f"{name}: {type(error).__name__}: {' | '.join(said[-3:])[:500]}")
+
+    def has_time(self, name: str, seconds: float) -> bool:
+        """Whether so much time is left; otherwise this is noted as left out."""
+        if self.dry or self._deadline - time.monotonic() > seconds:
+            return True
+        self.found["left_out"].append(f"{name}: no time")
+        self.write()
+        return False
+
+
+# --- what the GPU can do --------------------------------------------------------------
+
+
+def ceilings(part: Part) -> None:
+    """Rates of matrix products and copies, and which kernels attention has."""
+    import torch
+
+    side, megabytes = (64, 1) if part.dry else (8192, 1024)
+
+    def rate(work: Callable[[], Any], amount: float) -> float:
+        """How much of this amount in a second; the median of five times."""
+        seconds = [_seconds(work) for _ in range(7)][2:]
+        return amount / statistics.median(seconds)
+
+    for name, dtype in (("bf16", torch.bfloat16), ("tf32", torch.float32)):
+        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+        matrix = torch.randn(side, side, device=part.device, dtype=dtype)
+        tflops = rate(partial(torch.mm, matrix, matrix), 2 * side**3) / 1e12
+        part.note(f"matmul_{name}_tflop_s", tflops)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    held = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=part.device)
+    host = torch.empty_like(held, device="cpu", pin_memory=not part.dry)
+    part.note("copy_device_gb_s", rate(held.clone, 2 * held.nbytes) / 1e9)
+    copy = partial(held.copy_, host)
+    part.note("copy_to_device_gb_s", rate(copy, held.nbytes) / 1e9)
+    del held, host, copy
+    for width in (64, 128):
+        for dtype in (torch.bfloat16, torch.float32):
+            for shared in (False, True):
+                of = f"d{width} {str(dtype)[6:]}{' gqa' if shared else ''}"
+                with part.trying(f"attention {of}"):
+                    part.note(f"attention {of}", _attention(part, width, dtype, shared))
+
+
+def _attention(part: Part, width: int, dtype: Any, shared: bool) -> Found:
+    """The kernel that torch chooses; time and memory of each that it has."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    heads, tokens = (4, 32) if part.dry else (32, 4096)
+    few = heads // 4 if shared else heads
+    query, key, value = (
+        torch.randn(
+            (1, n, tokens, width), device=part.device, dtype=dtype, requires_grad=True
+        )
+        for n in (heads, few, few)
+    )
+
+    def attend() -> None:
+        scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=shared
+        ).sum().backward()
+
+    with torch.profiler.profile() as profiler:
+        attend()
+    chosen = {e.key for e in profiler.key_averages() if "_scaled_dot_product" in e.key}
+    found: Found = {"chosen": sorted(name.removeprefix("aten::") for name in chosen)}
+    kinds = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    for kind in kinds:
+        try:
+            with sdpa_kernel(getattr(SDPBackend, kind)):
+                attend()
+                before = _restart_peak(part)
+                milliseconds = 1e3 * min(_seconds(attend) for _ in range(3))
+        except RuntimeError:
+            found[kind.lower()] = None
+            continue
+        peak = _restart_peak(part)
+        mib = None if part.dry else (peak - before) / 2**20
+        found[kind.lower()] = {"ms": milliseconds, "mib": mib}
+    return found
+
+
+def _restart_peak(part: Part) -> int:
+    """The peak of allocated bytes since the last call."""
+    import torch
+
+    if part.dry:
+        return 0
+    peak = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """How long the work takes, and the device until it has finished it."""
+    _wait()
+    begun = time.perf_counter()
+    work()
+    _wait()
+    return time.perf_counter() - begun
+
+
+def _wait() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+# --- language models in a world of one rank -------------------------------------------
+
+# 8b: the width of Llama 3.1 8B.
+MODELS: dict[str, Found] = {"1b": {"preset": "1b"}, "8b": {"preset": "8b", "layers": 4}}
+LLAMA = {"layers": 2, "width": 256, "heads": 8, "kv_heads": 4}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of `cells`."""
+
+    name: str
+    strategy: str = "single"
+    model: str = "1b"
+    context: int = 8192
+    precision: str = "bf16"
+    checkpointing: str = "none"
+    compile: bool = False
+
+    def lines(self, part: Part) -> list[str]:
+        """The lines of its experiment, without the strategy."""
+        model, context = MODELS[self.model], self.context
+        if part.dry:
+            model, context = LLAMA, 32
+        return [
+            f"device: {part.device}",
+            *([f"backend: {part.backend}"] if self.strategy != "single" else []),
+            f"model: {{llama: {json.dumps(model)}}}",
+            f"data: tokens\ncontext: {context}\nbatch_size: 1",
+            f"precision: {self.precision}\ncheckpointing: {self.checkpointing}",
+            f"compile: {json.dumps(self.compile)}",
+            f"optimizer: adamw\nfused_optimizer: {json.dumps(not part.dry)}",
+        ]
+
+
+MESH = "{mesh: {tensor: 1}}"
+ROWS = (
+    Row("single, compiled", compile=True),
+    Row("single"),
+    Row("ddp, compiled", "ddp", compile=True),
+    Row("fsdp", "fsdp"),
+    Row("fsdp, compiled", "fsdp", compile=True),
+    Row("fsdp, full, compiled", "fsdp", checkpointing="full", compile=True),
+    Row("fsdp, selective, compiled", "fsdp", checkpointing="selective", compile=True),
+    Row("mesh", MESH),
+    Row("8b single, compiled", model="8b", compile=True),
+    Row("8b fsdp, compiled", "fsdp", "8b", compile=True),
+    Row("8b fsdp, fp8, compiled", "fsdp", "8b", precision="fp8", compile=True),
+    Row("8b fsdp, full", "fsdp", "8b", checkpointing="full"),
+    # Without flash attention: scores are tokens x tokens.
+    Row("8b single, fp32", model="8b", context=4096, precision="fp32"),
+)
+
+
+def estimates(part: Part) -> None:
+    """What `rankbench cells --memory` says of the same cells; it uses no GPU."""
+    from harness import make_cell
+
+    from rankbench.matrix.candidate import shape_of
+    from rankbench.matrix.catalog import load_catalog
+    from rankbench.rank.purposes.estimate import estimate_all
+
+    facts = load_catalog().strategies
+    asked = []
+    for row in ROWS:
+        cell = make_cell(row.strategy, 1, row.lines(part))
+        shape = shape_of(cell, facts[cell.strategy])
+        asked.append(
+            {"cell": cell.to_dict(), "shape": shape.to_dict(), "own": {}, "ranks": [0]}
+        )
+    for row, found in zip(ROWS, estimate_all(asked), strict=True):
+        if "unknown" in found:
+            part.fail(f"{row.name}: {found['unknown']}")
+        else:
+            (rank,) = found["ranks"]
+            part.note(row.name, {"gib": rank["step"] / 2**30, "parts": rank["parts"]})
+
+
+def cells(part: Part) -> None:
+    """Rates, peaks and waits of a dozen cells, in one process."""
+    import torch
+    from torch import distributed
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        distributed.init_process_group(
+            part.backend, init_method=store, rank=0, world_size=1
+        )
+        for row in ROWS:
+            if row.precision == "fp8" and importlib.util.find_spec("torchao") is None:
+                part.found["left_out"].append(f"{row.name}: torchao is not installed")
+            elif part.has_time(row.name, 12):
+                with part.trying(row.name):
+                    part.note(row.name, _train(part, row))
+                gc.collect()
+                torch.cuda.empty_cache()
+        distributed.destroy_process_group()
+
+
+def _train(part: Part, row: Row) -> Found:
+    """Three steps, then seven timed ones, then one that must not wait."""
+    import torch
+    from harness import make_cell
+    from torch._dynamo.utils import counters
+
+    from rankbench.decoder import describe_decoder
+    from rankbench.rank.models import complete
+    from rankbench.rank.purposes.setup import (
+        draw_model,
+        set_up_strategy,
+        sizes_of_data,
+    )
+    from rankbench.rank.strategies.base import World
+    from rankbench.rank.training.recipe import set_arithmetic
+    from rankbench.results.numbers.flops import find_peak
+
+    cell = make_cell(row.strategy, 1, row.lines(part))
+    sizes = sizes_of_data(cell)
+    device = torch.device(part.device, *(() if part.dry else (0,)))
+    world = World(0, 1, 0, device, (device,), cell.backend, cell.batch_size)
+    set_arithmetic(cell.precision, cudnn_benchmark=False)
+    torch._dynamo.reset()
+    counters.clear()
+    blueprint = draw_model(cell, sizes)
+
+    def load(module: Any, place: Any) -> None:
+        """Memory, and any values: to draw the right ones takes long."""
+        blueprint.allocate(module, place)
+        with torch.no_grad():
+            for weight in module.parameters():
+                own = weight.to_local() if hasattr(weight, "to_local") else weight
+                own.fill_(1) if weight.dim() == 1 else own.normal_(std=0.02)
+
+    strategy = set_up_strategy(
+        cell,
+        world,
+        blueprint,
+        replica_ranks=1,
+        load=load,
+        compiler="aot_eager" if part.dry else "inductor",
+    )
+    ids = torch.randint(0, 512, (cell.batch_size, sizes["context"] + 1), device=device)
+    batch = (ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+
+    def step() -> Any:
+        return strategy.step(batch, lambda phase: None)
+
+    losses = [step() for _ in range(3)]
+    _wait()
+    _restart_peak(part)
+    seconds = _seconds(lambda: losses.extend(step() for _ in range(7))) / 7
+    peak = _restart_peak(part)
+    decoder = describe_decoder(complete(cell.model, cell.model_options), **sizes)
+    tflops = decoder.flops * cell.batch_size / seconds / 1e12
+    gpu = None if part.dry else torch.cuda.get_device_name(0)
+    most = find_peak(gpu, cell.precision) if gpu else None
+    found: Found = {
+        "tokens_s": cell.batch_size * sizes["context"] / seconds,
+        "tflop_s": tflops,
+        "mfu_pct": 100 * tflops / most if most else None,
+        "peak_gib": peak / 2**30,
+        "reserved_gib": None if part.dry else torch.cuda.max_memory_reserved() / 2**30,
+        "graphs": counters["stats"].get("unique_graphs", 0),
+        "breaks": sum(counters["graph_break"].values()),
+        "loss": [float(losses[0]), float(losses[-1])],
+    }
+    # The mode knows CUDA only.
+    if not part.dry:
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+        found["waits"] = None
+    except RuntimeError as error:
+        found["waits"] = str(error).splitlines()[0]
+    finally:
+        if not part.dry:
+            torch.cuda.set_sync_debug_mode("default")
+    if found["waits"] and not strategy.waits:
+        part.fail(f"{row.name}: it says that it never waits, but: {found['waits']}")
+    if found["breaks"]:
+        part.fail(f"{row.name}: {found['breaks']} breaks of graphs")
+    return found
+
+
+# --- gates of ranks that share the GPU ------------------------------------------------
+
+# Strategy, its options, ranks.
+GATES: tuple[tuple[str, Mapping[str, Any], int], ...] = (
+    ("fsdp", {}, 2),
+    ("mesh", {"tensor": 2, "shard": 2}, 4),
+    ("mesh3d", {"pipe": 2, "tensor": 2, "schedule": "1f1b"}, 4),
+    ("mesh3d", {"pipe": 2, "shard": 2, "schedule": "1f1b"}, 4),
+    ("tp", {}, 2),
+    ("cp", {}, 2),
+    ("ep", {}, 2),
+    ("pipeline", {"schedule": "1f1b"}, 2),
+    ("pipeline", {"schedule": "zbv"}, 2),
+    ("local_sgd", {"period": 2}, 2),
+    ("ddp", {}, 2),
+    ("zero1", {}, 2),
+    ("deepspeed", {}, 2),
+    ("horovod", {}, 2),
+)
+
+
+def gates(part: Part) -> None:
+    """Gates of a small llama in bf16: exact in float64, then the trend in bf16."""
+    import ranks
+    import torch
+    from gate_ranks import run_gate
+
+    from rankbench.matrix.catalog import load_catalog
+
+    ranks.PATIENCE = 60.0
+    variables = {}
+    if not part.dry and torch.cuda.nccl.version() >= (2, 30):
+        variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
+    elif not part.dry:
+        # NCCL takes the ranks for ones of different hosts.
+        variables = {"NCCL_HOSTID": "rank{rank}", "NCCL_SOCKET_IFNAME": "lo"}
+    facts = load_catalog().strategies
+
+    def check(gate: tuple[str, Mapping[str, Any], int]) -> None:
+        strategy, options, count = gate
+        name = " ".join([strategy, *(f"{k}={v}" for k, v in options.items())])
+        missing = [
+            package
+            for package in facts[strategy].needs["packages"]
+            if importlib.util.find_spec(package) is None
+        ]
+        if missing:
+            part.found["left_out"].append(f"{name}: {missing[0]} is not installed")
+        elif part.has_time(name, 15):
+            with part.trying(name), tempfile.TemporaryDirectory() as folder:
+                begun = time.monotonic()
+                experts = {"experts": 4} if strategy == "ep" else {}
+                needs = facts[strategy].needs
+                shared = part.backend in needs["backends"]
+                status, reason, numbers = run_gate(
+                    Path(folder) / "gate",
+                    variables=variables,
+                    strategy=strategy,
+                    options=dict(options),
+                    topology=f"1x{count}",
+                    backend=part.backend if shared else needs["own_backend"],
+                    device=part.device,
+                    oversubscribe=True,
+                    model="llama",
+                    model_options={**LLAMA, **experts},
+                    data="tokens",
+                    batch_size=8,
+                    precision="bf16",
+                    optimizer="adamw",
+                    learning_rate=0.001,
+                )
+                seconds = time.monotonic() - begun
+                part.note(name, {"status": status, "seconds": seconds, **numbers})
+                if status != "ok":
+                    part.fail(f"{name}: {status}: {reason}")
+
+    with ThreadPoolExecutor(2) as lanes:
+        list(lanes.map(check, GATES))
+
+
+# --- the harness, and whole launches --------------------------------------------------
+
+
+def loops(part: Part) -> None:
+    """The step of the harness over that of a bare loop, in one process."""
+    import harness
+
+    from rankbench.matrix.candidate import shape_of
+    from rankbench.matrix.catalog import load_catalog
+
+    harness.BLOCK = 2 if part.dry else 6
+    row = Row("llama 1b", context=4096, compile=not part.dry)
+    cell = harness.make_cell(row.strategy, 1, row.lines(part))
+    shape = shape_of(cell, load_catalog().strategies[cell.strategy])
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    os.environ |= dict(zip(names, "00110", strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        spec = Path(folder) / "cell.json"
+        spec.write_text(json.dumps([cell.to_dict(), shape.to_dict()]))
+        harness.be_rank(spec, 2 if part.dry else 6, Path(folder), Path(folder))
+        blocks = json.loads((Path(folder) / "rank0.json").read_text())
+    ms = {
+        kind: [1e3 * statistics.median(block) for block in found]
+        for kind, found in blocks.items()
+    }
+    ratios = [a / b for a, b in zip(ms["harness"], ms["bare"], strict=True)]
+    part.note("harness_over_bare", {"ratio": statistics.median(ratios), **ms})
+
+
+LAUNCHES = """
+name: gpu-launches
+strategy: ddp
+launcher: spawn
 backend: {backend}
-data: synthetic
-batch_size: {batch}
+model: {{llama: {model}}}
+data: tokens
+context: {context}
+optimizer: adamw
 precision: bf16
-image_size: {pixels}
-channels: 3
-num_workers: {workers}
-pin_memory: true
-non_blocking: true
-cudnn_benchmark: true
-launches: {launches}
-gate: false
-evaluate: false
-steps: {steps}
-warmup: {warmup}
-time_limit: 120
-blocks:
-  - strategy: [{strategies}]
-    model: {model}
-    channels_last: true
-"""
-
-# Compiling takes minutes on a few CPUs.
-SPEED_ON_GPU = """\
-  - strategy: [single, ddp]
-    model: {model}
-    channels_last: true
-    compile: true
-  - strategy: [single, ddp, fsdp]
-    model: transformer
-    fused_optimizer: true
-    optimizer: adamw
-"""
-
-TRUTH = """
-name: gpu-truth
-strategy: [single, ddp, dp]
-backend: [{backends}]
-topology: [1x1, 1x2]
-oversubscribe: true
-model: {model}
-data: synthetic
-batch_size: {batch}
-image_size: {pixels}
-channels: 3
 launches: 1
 gate: false
 evaluate: false
 profile: true
 steps: {steps}
-warmup: {warmup}
-time_limit: 120
+warmup: 5
+time_limit: 60
 """
 
-ON_GPU = {
-    "backend": "nccl",
-    "backends": "nccl, gloo",
-    "launches": 2,
-    "model": "resnet50",
-    "pixels": 224,
-    "batch": 256,
-    "workers": 8,
-    "steps": 100,
-    "warmup": 30,
-}
-ON_CPU = {
-    "backend": "gloo",
-    "backends": "gloo",
-    "launches": 1,
-    "model": "convnet",
-    "pixels": 32,
-    "batch": 4,
-    "workers": 0,
-    "steps": 4,
-    "warmup": 2,
-}
+TOO_LARGE = """
+name: gpu-too-large
+strategy: single
+model: {{llama: {model}}}
+data: tokens
+context: {context}
+batch_size: {batch}
+launches: 1
+gate: false
+evaluate: false
+steps: 2
+warmup: 1
+time_limit: 60
+"""
 
 
-class Campaign:
-    """One run: its time, its records, and what it has found."""
-
-    def __init__(self, out: Path, folder: Path, *, dry: bool) -> None:
-        self.dry = dry
-        self.settings = ON_CPU if dry else ON_GPU
-        self.device = "cpu" if dry else "cuda"
-        self.deadline = time.monotonic() + SECONDS
-        self.found: dict[str, Any] = {}
-        self.failed: list[str] = []
-        self._out = out
-        self._folder = folder
-        out.mkdir(parents=True, exist_ok=True)
-
-    def run(self, *argv: str) -> int:
-        """Run a program within the time that is left; returns its exit status."""
-        left = max(1.0, self.deadline - time.monotonic())
-        try:
-            return subprocess.run(
-                argv, cwd=ROOT, env=_environment(), timeout=left, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return 124
-
-    def measure(self, text: str) -> tuple[Layout, list[Record]]:
-        """Measure an experiment; returns the records of launches that are ok."""
-        layout, verdicts = measure(
-            self._folder, text, site=f"device: {self.device}\n", deadline=self.deadline
-        )
-        for cell, verdict in verdicts.items():
-            status = verdict.status if verdict else "not run"
-            self.found.setdefault("cells", {})[cell] = status
-            if verdict and status != "ok":
-                self.failed.append(f"{cell}: {status}: {verdict.reason}")
-        paths = sorted(layout.records.glob("*/1/*/record.json"))
-        records = [read_json(path) for path in paths]
-        return layout, [record for record in records if record["status"] == "ok"]
-
-    def close(self) -> int:
-        """Write and print what was found; returns the exit status."""
-        summary = {**self.found, "failed": self.failed, "dry_run": self.dry}
-        text = json.dumps(summary, indent=1)
-        (self._out / "summary.json").write_text(text)
-        with tarfile.open(self._out / "records.tar.gz", "w:gz") as archive:
-            if (self._folder / "results").exists():
-                archive.add(self._folder / "results", "results")
-        print(text)
-        return 1 if self.failed else 0
-
-
-def _environment() -> dict[str, str]:
-    """Programs find rankbench where it is not installed."""
-    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def check(campaign: Campaign) -> None:
-    """All gpu tests: among them gates in which two ranks share the GPU."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu"]
-    status = campaign.run(*argv, *(["--collect-only"] if campaign.dry else []))
-    campaign.found["pytest"] = status
-    if status:
-        campaign.failed.append(f"pytest ended with {status}")
-
-
-def speed(campaign: Campaign) -> None:
-    """Rows of one GPU, and their steps over those of bare loops."""
-    # Horovod has no image here, and DeepSpeed may have none.
-    packages = {"horovod": "horovod", "deepspeed": "deepspeed"}
-    there = [
-        name
-        for name in STRATEGIES
-        if name not in packages or importlib.util.find_spec(packages[name])
-    ]
-    campaign.found["missing"] = sorted(set(STRATEGIES) - set(there))
-    # Bare loops first: their figures matter most.
-    ratios = campaign.found["harness"] = {}
-    settings = campaign.settings
-    given = [
-        f"device: {campaign.device}",
-        f"backend: {settings['backend']}",
-        f"model: {settings['model']}",
-        "data: synthetic",
-        f"image_size: {settings['pixels']}",
-        "channels: 3",
-        f"batch_size: {settings['batch']}",
-        "precision: bf16",
-        "channels_last: true",
-        "cudnn_benchmark: true",
-    ]
-    for name in there[:2] if campaign.dry else there:
-        with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder) / "result.json"
-            status = campaign.run(
-                *(sys.executable, "benchmarks/harness.py", "--launches", "1"),
-                *("--pairs", "1" if campaign.dry else "6", "--ranks", "1"),
-                *("--strategy", name, "--json", str(result), "--cell", *given),
-            )
-            if status:
-                campaign.failed.append(f"harness of {name} ended with {status}")
+def launches(part: Part) -> None:
+    """A planted delay; then whole launches: phases over a profile, and `oom`."""
+    with part.trying("planted delay"):
+        delay, found, ahead = _plant_delay(part)
+        part.note("planted_delay_ms", {"planted": delay, "communication": found})
+        part.note("host_ahead", ahead)
+        # A CPU that others use sleeps as long as it likes.
+        if not part.dry and abs(found - delay) > 0.1 * delay:
+            part.fail(f"planted delay: {delay:.3g} ms, found {found:.3g} ms")
+    site = f"device: {part.device}\n"
+    wide = {**LLAMA, "vocabulary": 32000}
+    values = {"model": json.dumps(LLAMA if part.dry else wide), "backend": part.backend}
+    text = LAUNCHES.format(
+        **values, context=32 if part.dry else 2048, steps=4 if part.dry else 20
+    )
+    with part.trying("launches"), tempfile.TemporaryDirectory() as folder:
+        layout, states = measure(Path(folder), text, site=site)
+        for cell, state in states.items():
+            if state.status == "ok":
+                part.note(cell, _compare_phases(layout, cell))
             else:
-                one = read_json(result)[name]
-                rate = 1e3 * one["samples"] / one["harness_ms"][0]
-                ratios[name] = {"ratio": one["ratio"], "images_s": rate}
-    text = SPEED if campaign.dry else SPEED + SPEED_ON_GPU
-    _, records = campaign.measure(text.format(**settings, strategies=", ".join(there)))
-    rows = campaign.found["rows"] = {}
-    for record in records:
-        window = max(rank["window_s"] for rank in record["ranks"])
-        energy = record["ranks"][0]["energy"]
-        samples_s = record["samples"] / window
-        rows.setdefault(record["cell_id"], []).append(
-            {
-                "samples_s": samples_s,
-                "tflop_s": samples_s * record["model"]["flops_per_sample"] / 1e12,
-                "joules": energy["joules"],
-                "watts": energy["joules"] and energy["joules"] / energy["seconds"],
-                "reason": energy["reason"],
-            }
+                part.fail(f"{cell}: {state.status}: {state.reason}")
+    # Numbers for all words of all tokens do not fit any memory.
+    large = {**LLAMA, "vocabulary": 10**13 if part.dry else 128256}
+    text = TOO_LARGE.format(
+        model=json.dumps(large),
+        context=32 if part.dry else 2048,
+        batch=1 if part.dry else 512,
+    )
+    with part.trying("too large"), tempfile.TemporaryDirectory() as folder:
+        _, states = measure(Path(folder), text, site=site)
+        for cell, state in states.items():
+            part.note(cell, {"status": state.status, "reason": state.reason})
+            if state.status != "oom":
+                part.fail(f"{cell}: {state.status}, not oom: {state.reason}")
+
+
+def measure(root: Path, text: str, *, site: str) -> tuple[Any, dict[str, Any]]:
+    """The results of an experiment and the state of each cell, without Snakemake.
+
+    Args:
+        root: an existing folder for everything.
+        text: the experiment.
+        site: lines of the site file.
+    """
+    from rankbench.launch.job.measure import run_job
+    from rankbench.project import begin, open_run
+    from rankbench.project.status import find_state
+
+    (root / "experiment.yaml").write_text(text)
+    (root / "profile").mkdir()
+    lines = f"results_dir: {root}/results\ndata_dir: {root}/data\n{site}"
+    (root / "profile/site.yaml").write_text(lines)
+    run = open_run(
+        {"experiment": root / "experiment.yaml"}, profile=root / "profile", write=False
+    )
+    begin(run)
+    for cell in run.feasible:
+        run_job(run.layout, cell.id, project=root, say=lambda *_: None)
+    cells = run.plan.cells.values()
+    return run.layout, {c.id: find_state(run.plan, run.layout, c) for c in cells}
+
+
+def _plant_delay(part: Part) -> tuple[float, float, bool]:
+    """A hook of DDP that takes so many ms, and what phases say of it.
+
+    Returns:
+        Milliseconds of the delay, by how much communication is longer, and whether the
+        host was far ahead of the device.
+    """
+    import torch
+    from torch import distributed, nn
+
+    from rankbench.rank.strategies.base import World
+    from rankbench.rank.strategies.ddp import Ddp
+    from rankbench.rank.training.clock import make_clock
+
+    device = torch.device(part.device, *(() if part.dry else (0,)))
+
+    def sleep() -> None:
+        time.sleep(0.02) if part.dry else torch.cuda._sleep(100_000_000)
+
+    def busy(state: Any, bucket: Any) -> Any:
+        sleep()
+        work = distributed.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    # DDP checks annotations of a hook, which must not be text.
+    busy.__annotations__ = {}
+    sleep()
+    delay = 1e3 * _seconds(sleep)
+    medians, ahead = [], False
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        distributed.init_process_group(
+            part.backend, init_method=store, rank=0, world_size=1
         )
+        for hook in (None, busy):
+            world = World(0, 1, 0, device, (device,), part.backend, 64)
+            options = {name: rule["default"] for name, rule in Ddp.options.items()}
+            ddp = Ddp(world, lambda model, x: model(x[0]).square().mean(), **options)
+            model = nn.Linear(512, 512).to(device)
+            ddp.setup(model, lambda p: torch.optim.SGD(p, lr=0.01))
+            if hook:
+                ddp.model.register_comm_hook(None, hook)
+            clock = make_clock((device,), ["load", "transfer", *Ddp.phases], 10)
+            batch = (torch.randn(64, 512, device=device), torch.zeros(64))
+            for step in range(10):
+                clock.begin(step)
+                clock.mark("load")
+                clock.mark("transfer")
+                ddp.step(batch, clock.mark)
+            clock.finish()
+            seconds = clock.seconds()
+            # On a CPU the hook runs within backward.
+            first = 2 + Ddp.phases.index("backward" if part.dry else "communication")
+            last = 2 + Ddp.phases.index("communication")
+            found = seconds[:, first : last + 1].sum(axis=1)
+            medians.append(1e3 * statistics.median(found.tolist()))
+            ahead = bool(clock.host_start()[-1] < seconds.sum() / 2)
+        distributed.destroy_process_group()
+    return delay, medians[1] - medians[0], ahead
 
 
-def truth(campaign: Campaign) -> None:
-    """Phases against profiles, and memory as torch and the driver tell it."""
-    layout, records = campaign.measure(TRUTH.format(**campaign.settings))
-    rows = campaign.found["rows"] = {}
-    for record in records:
-        place = layout.launch(record["cell_id"], 1, record["launch"])
-        rows[record["cell_id"]] = {
-            "memory": [rank["memory"] for rank in record["ranks"]],
-            "phases_ms": _mean_phases(place, record),
-            "profile_ms": _profiled_phases(layout, record["cell_id"]),
-        }
-
-
-def _mean_phases(place: Path, record: Record) -> dict[str, float]:
+def _compare_phases(layout: Any, cell: str) -> Found:
+    """Mean ms of each phase of a step as measured, and as a profile shows them."""
     import numpy as np
 
+    from rankbench.record import read_json
+
+    place = layout.launch(cell, 1, 1)
+    record = read_json(place / "record.json")
     with np.load(place / "steps.npz", allow_pickle=False) as steps:
         means = 1e3 * steps["rank0/seconds"].mean(axis=0)
-    return dict(zip(record["phases"], means.tolist(), strict=True))
-
-
-def _profiled_phases(layout: Layout, cell: str) -> dict[str, float]:
-    """Milliseconds of a step by phase, and of exposed communication, of rank 0."""
-    found: dict[str, float] = {}
+    profiled: dict[str, float] = {}
     for path in layout.records.glob(f"{cell}/1/profile/*/record.json"):
-        record = read_json(path)
-        if record["status"] != "ok":
-            continue
-        rank = record["profile"][0]
+        rank = read_json(path)["profile"][0]
         for span in rank["spans"]:
             name = span["name"] if span["kind"] == "phase" else span["kind"]
-            found[name] = found.get(name, 0.0) + span["ms"] / rank["steps"]
-    return found
+            profiled[name] = profiled.get(name, 0.0) + span["ms"] / rank["steps"]
+    rank = record["ranks"][0]
+    return {
+        "status": record["status"],
+        "phases_ms": dict(zip(record["phases"], means.tolist(), strict=True)),
+        "profile_ms": profiled,
+        "memory": rank["memory"],
+        "energy": rank["energy"],
+        "transport": record["transport"],
+    }
 
 
-RUNS: dict[str, Callable[[Campaign], None]] = {
-    "check": check,
-    "speed": speed,
-    "truth": truth,
+# --- all together ---------------------------------------------------------------------
+
+# Name -> budget in seconds, and what it does.
+PARTS: dict[str, tuple[float, Callable[[Part], None]]] = {
+    "ceilings": (30, ceilings),
+    "cells": (160, cells),
+    "gates": (180, gates),
+    "loops": (50, loops),
+    "launches": (60, launches),
 }
+# It runs beside the others.
+BESIDE = "estimates"
+
+
+def campaign(out: Path, *, dry: bool) -> int:
+    """Run all parts; returns the exit status."""
+    out.mkdir(parents=True, exist_ok=True)
+    beside = _begin(BESIDE, out, dry=dry)
+    begun = time.monotonic()
+    took: dict[str, float] = {}
+    try:
+        for name, (budget, _) in PARTS.items():
+            started = time.monotonic()
+            process = _begin(name, out, dry=dry)
+            status = _end(process, budget * 10 if dry else budget)
+            took[name] = time.monotonic() - started
+            summary = summarise(out, dry=dry)
+            if status:
+                said = f"ended with {status}" if status > 0 else "was cut at its budget"
+                summary["failed"].append(f"{name}: {said}; see {out}/{name}.log")
+            summary["seconds"] = {**took, "all": time.monotonic() - begun}
+            (out / "summary.json").write_text(json.dumps(summary, indent=1))
+            print(f"{name}: {took[name]:.0f} s, status {status}", flush=True)
+    finally:
+        _end(beside, 1)
+    print(json.dumps(summary, indent=1))
+    return 1 if summary["failed"] else 0
+
+
+def _begin(name: str, out: Path, *, dry: bool) -> subprocess.Popen[bytes]:
+    """Start a part; its output goes to a log."""
+    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if dry or name == BESIDE:
+        env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, __file__, name, "--out", str(out)]
+    with (out / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            argv + ["--dry-run"] * dry,
+            cwd=ROOT,
+            env=env,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """The exit status; -1 if it was killed, with what it had started."""
+    try:
+        return abs(process.wait(seconds))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+        return -1
+
+
+def summarise(out: Path, *, dry: bool) -> Found:
+    """What all parts have found so far, and peaks over their estimates."""
+    found = {
+        path.stem: json.loads(path.read_text())
+        for path in out.glob("*.json")
+        if path.stem in (*PARTS, BESIDE)
+    }
+    summary: Found = {"dry_run": dry, "failed": [], "left_out": [], **found}
+    for name, part in found.items():
+        for kind in ("failed", "left_out"):
+            summary[kind] += [f"{name}: {text}" for text in part.pop(kind)]
+    for name, estimate in found.get(BESIDE, {}).items():
+        row = found.get("cells", {}).get(name)
+        if row and row["peak_gib"]:
+            row["peak_over_estimate"] = row["peak_gib"] / estimate["gib"]
+    return summary
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", choices=RUNS)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dry-run", action="store_true", help="on CPUs")
+    parser.add_argument("run", choices=["one", *PARTS, BESIDE])
+    parser.add_argument("--out", type=Path, default=Path("results/gpu"))
+    parser.add_argument("--dry-run", action="store_true", help="on CPUs, tiny")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        campaign = Campaign(arguments.out, Path(folder), dry=arguments.dry_run)
-        RUNS[arguments.run](campaign)
-        return campaign.close()
+    out = arguments.out.resolve()
+    if arguments.run == "one":
+        return campaign(out, dry=arguments.dry_run)
+    budget, run = {**PARTS, BESIDE: (300.0, estimates)}[arguments.run]
+    part = Part(out / f"{arguments.run}.json", budget, dry=arguments.dry_run)
+    with part.trying(arguments.run):
+        run(part)
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rankbench.decoder import FORMULA
-from rankbench.results.numbers.summary import Summary
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.summary import Summary
 
 # How the arithmetic of a language model is known without a formula.
 COUNTED = "counter of torch"
