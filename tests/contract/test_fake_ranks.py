@@ -415,7 +415,7 @@ devices_per_node: 8
 nodes: 8
 cores: 16
 software: native
-device_memory_gib: 2
+device_memory_gib: 2.2
 """
 
 
@@ -429,7 +429,7 @@ def test_cells_says_what_fits_without_a_gpu(tmp_path, monkeypatch, capsys):
     fsdp, ddp = (one["memory"] for one in json.loads(capsys.readouterr().out)["cells"])
     assert ddp["parts"]["weights"] > 60 * fsdp["parts"]["weights"]
     assert ddp["step"] > fsdp["step"]
-    assert (fsdp["fits"], ddp["fits"]) == (True, False)
+    assert (fsdp["verdict"], ddp["verdict"]) == ("fits", "no")
     assert {one["operation"] for one in fsdp["sent"]} == {
         "all_gather",
         "reduce_scatter",
@@ -454,11 +454,22 @@ def test_the_fullest_row_of_the_study_fits_80_gib(tmp_path, monkeypatch, capsys)
     """Of all rows, those of 16 GPUs need most; it takes some seconds to estimate."""
     monkeypatch.chdir(tmp_path)
     Path("profile").mkdir()
-    large = SITE.replace("device_memory_gib: 2", "device_memory_gib: 80")
+    large = SITE.replace("device_memory_gib: 2.2", "device_memory_gib: 80")
     Path("profile/site.yaml").write_text(large)
     study = str(ROOT / "studies/gpt-scaling.yaml")
     asked = ["run", study, "-n", "--memory", "--site", "profile", "--json"]
     assert main([*asked, "--only", "topology=2x8"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["cells"]
-    assert row["memory"]["fits"]
+    assert row["memory"]["verdict"] == "tight"
     assert 60 * 2**30 < row["memory"]["step"] < 78.5 * 2**30
+
+
+def test_a_norm_keeps_its_input_and_a_number_of_each_token_on_a_gpu():
+    """As CUDA's kernel does; a CPU also keeps the input divided by its norm."""
+    llama = {**EXPERTS, "model_options": MODEL, **BF16, "topology": "1x1"}
+    places = ({"device": "cpu"}, {"device": "cuda"})
+    found = estimate([Case("single", {}, {**llama, **place}) for place in places])
+    cpu, gpu = (rank["ranks"][0]["parts"]["activations"] for rank in found.values())
+    norms, tokens = 2 * MODEL["layers"] + 1, GPT["batch_size"] * GPT["context"]
+    less = 4 * norms * tokens * MODEL["width"]
+    assert cpu - gpu == pytest.approx(less, rel=0.05)

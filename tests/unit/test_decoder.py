@@ -200,8 +200,10 @@ def test_a_cell_that_exceeds_the_memory_is_refused_with_numbers():
         (9.9, None),
     ):
         assert find_obstacle(ask(memory, well)) is None
-    on_gpu = judge_memory(found, make_cell(device="cuda"), make_shape(2), 6.4)
-    assert (on_gpu["gib"], on_gpu["fits"]) == (6.5, False)
+    # With an allowance for what is no tensor.
+    for has, verdict in ((6.4, "no"), (6.5, "tight"), (7.6, "tight"), (7.7, "fits")):
+        on_gpu = judge_memory(found, make_cell(device="cuda"), make_shape(2), has)
+        assert (on_gpu["gib"], on_gpu["verdict"]) == (6.5, verdict)
 
 
 def test_what_was_measured_fits_whatever_is_estimated(tmp_path):

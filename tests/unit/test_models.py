@@ -7,9 +7,12 @@ import time
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from rankbench.rank import models, torchvision_ops
 from rankbench.rank.models import emulated, lstm, pyramidnet, transformer
+from rankbench.rank.models.gpt import Attention
 from rankbench.rank.torchvision_ops import import_torchvision
 
 pytestmark = pytest.mark.unit
@@ -177,3 +180,22 @@ def test_emulated_sleeps_for_each_sample_and_has_true_gradients(monkeypatch):
         return torch.func.functional_call(layer, {"weight": weight}, values)
 
     assert torch.autograd.gradcheck(compute, (weight,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_keys_are_repeated_where_gpus_have_no_kernel_for_few_of_them(
+    dtype, monkeypatch
+):
+    attend, seen = functional.scaled_dot_product_attention, []
+
+    def note(*heads: torch.Tensor, **how: bool) -> torch.Tensor:
+        seen.append(([x.shape[1] for x in heads], how["enable_gqa"]))
+        return attend(*heads, **how)
+
+    query, key, value = (torch.randn(2, n, 8, 4, dtype=dtype) for n in (6, 2, 2))
+    expected = attend(query, key, value, is_causal=True, enable_gqa=True)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", note)
+    found = Attention(nn.Identity(), shares_heads=True)(query, key, value)
+    few = dtype == torch.bfloat16
+    assert seen == [([6, 2, 2] if few else [6, 6, 6], few)]
+    torch.testing.assert_close(found, expected)

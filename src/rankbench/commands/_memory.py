@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.matrix.feasible import describe_peaks, judge_memory
+from rankbench.matrix.feasible import TIGHT, describe_peaks, judge_memory
 from rankbench.plan import PlannedCell
 from rankbench.project import Run
 from rankbench.project.run import read_estimates
@@ -19,8 +19,8 @@ from rankbench.results.elements.text import figures
 
 NOT_KNOWN = (
     "Estimates count tensors. They do not count libraries' own memory (CUDA context, "
-    "buffers of NCCL), fragments, and what torch.compile saves; 'fits' allows 1.5 GiB "
-    "for these on a GPU, which was not measured. A stage of a pipeline is estimated "
+    "buffers of NCCL), fragments, and what torch.compile saves; verdicts allow 1.5 GiB "
+    "for these on a GPU, which was not measured. 'tight' is above 85 %. A stage of a pipeline is estimated "
     "with parts of about equal arithmetic, on its first and its last rank."
 )
 
@@ -55,7 +55,7 @@ def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate
 
 
 def fit_batch(run: Run, cell: PlannedCell) -> int | None:
-    """The largest batch of a replica whose step fits on a device; None if none does.
+    """The largest batch of a replica whose step `fits` a device; None if none does.
 
     Memory is nearly linear in the batch, so two sizes tell about where the limit is.
     Batches are whole multiples of the parts that a rank's batch is split into.
@@ -66,6 +66,7 @@ def fit_batch(run: Run, cell: PlannedCell) -> int | None:
     memory = run.plan.site["device_memory_gib"]
     if memory is None:
         raise ValueError("--fit: set device_memory_gib in site.yaml: it is not known")
+    memory *= TIGHT
     options = cell.cell.options
     unit: int = max(options.get(n, 1) for n in ("microbatches", "accumulation"))
     known: dict[int, float] = {}
@@ -104,8 +105,7 @@ def describe_estimate(found: Estimate) -> list[str]:
     """Lines for people."""
     if "unknown" in found:
         return [f"cannot be estimated: {found['unknown']}"]
-    fits = {True: "; fits", False: "; does not fit", None: ""}[found["fits"]]
-    lines = [describe_peaks(found) + fits]
+    lines = ["; ".join(filter(None, [describe_peaks(found), found["verdict"]]))]
     for one in found["sent"]:
         lines.append(
             f"{one['operation']} of {one['dtype']} over {one['group']} ranks: "

@@ -187,12 +187,16 @@ class Attention(nn.Module):
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
+        query, key = self.turn(query), self.turn(key)
+        shares = self.shares_heads
+        if shares and query.dtype.itemsize > 2:
+            # Only flash attention, of 16 bits, takes few heads of keys and values on
+            # GPUs. Other kernels would hold scores of all tokens with all tokens.
+            times = query.shape[1] // key.shape[1]
+            key, value = (x.repeat_interleave(times, dim=1) for x in (key, value))
+            shares = False
         return functional.scaled_dot_product_attention(
-            self.turn(query),
-            self.turn(key),
-            value,
-            is_causal=True,
-            enable_gqa=self.shares_heads,
+            query, key, value, is_causal=True, enable_gqa=shares
         )
 
 

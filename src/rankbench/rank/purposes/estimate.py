@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     FakeTensorMode,
@@ -108,10 +108,35 @@ def estimate(
     )
     try:
         join_fake_ranks(rank, shape.ranks, ledger)
+        if cell.device == "cuda":
+            nn.RMSNorm.forward = _normalise  # type: ignore[method-assign]
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
             return _run(cell, shape, world, ledger, fake)
     except (DataDependentOutputException, NotImplementedError) as error:
         raise CannotBeEstimated(str(error).splitlines()[0]) from error
+
+
+class _RmsNorm(torch.autograd.Function):
+    """What CUDA's fused kernel keeps: the input, and a number of each token.
+
+    On a CPU the same is many operations, which keep several copies in float32.
+    """
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        scales = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        context.save_for_backward(x, weight, scales)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(context: Any, *_: Any) -> tuple[Tensor, Tensor]:
+        x, weight, _scales = context.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _normalise(norm: nn.RMSNorm, x: Tensor) -> Tensor:
+    normed: Tensor = _RmsNorm.apply(x, norm.weight)
+    return normed
 
 
 def _run(
