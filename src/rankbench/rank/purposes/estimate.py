@@ -109,7 +109,7 @@ def estimate(
     try:
         join_fake_ranks(rank, shape.ranks, ledger)
         if cell.device == "cuda":
-            nn.RMSNorm.forward = _normalise  # type: ignore[method-assign]
+            nn.RMSNorm.forward = _normalise  # type: ignore[assignment, method-assign]
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
             return _run(cell, shape, world, ledger, fake)
     except (DataDependentOutputException, NotImplementedError) as error:
