@@ -131,6 +131,13 @@ def _row(said: str, metavar: str | None = None, **keywords: Any) -> dict[str, An
     return {"help": said, **({"metavar": metavar} if metavar else {}), **keywords}
 
 
+def _share_or_path(text: str) -> float | Path:
+    try:
+        return float(text)
+    except ValueError:
+        return Path(text)
+
+
 def _switch(said: str) -> dict[str, Any]:
     return _row(said, action="store_true")
 
@@ -208,6 +215,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "share of the first side that each row must reach, such as 0.95, or a "
         "baseline, of which each row must reach 0.95",
         "SHARE",
+        type=_share_or_path,
     ),
     "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),

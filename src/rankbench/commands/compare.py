@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -56,8 +56,9 @@ def compare_sides(arguments: argparse.Namespace) -> int:
 
     if arguments.models:
         return _compare_models(arguments)
-    at_least, baseline = _read_at_least(arguments.at_least)
-    paths = [*([baseline] if baseline else []), *arguments.side]
+    paths, at_least = arguments.side, arguments.at_least
+    if isinstance(at_least, Path):
+        paths, at_least = [at_least, *paths], AT_LEAST
     if arguments.between:
         if len(paths) > 1 or arguments.save_baseline:
             raise ValueError("--between: give one SIDE, and no --save-baseline")
@@ -103,34 +104,24 @@ def print_comparison(
         print_json(compare.to_json(found))
     else:
         names, shared = shorten([cell.id for cell in found.cells])
-        print_notes(list(compare.describe(found)), names)
+        notes, grid, summary = compare.describe(found)
+        print_notes(notes, names)
         say("")
-        print_grid(compare.make_grid(found), names, shared, whole=True)
-        say(*compare.summarise(found), *lines)
+        print_grid(grid, names, shared, whole=True)
+        say(*summary, *lines)
     statuses = {compare.PASS: OK, compare.FAIL: FINDING}
     return statuses.get(found.verdict, UNDECIDED)
 
 
-def read_share(text: str | None) -> float:
+def read_share(at_least: float | Path | None) -> float:
     """The share of --at-least where no baseline can be named.
 
     Raises:
         ValueError: it is not a number.
     """
-    share, path = _read_at_least(text)
-    if path:
-        raise ValueError(f"--at-least {path}: expected a ratio such as {AT_LEAST}")
-    return share or AT_LEAST
-
-
-def _read_at_least(text: str | None) -> tuple[float | None, Path | None]:
-    """The share that is asked for, and the baseline if `text` names one."""
-    if text is None:
-        return None, None
-    try:
-        return float(text), None
-    except ValueError:
-        return AT_LEAST, Path(text)
+    if isinstance(at_least, Path):
+        raise ValueError(f"--at-least {at_least}: expected a ratio such as {AT_LEAST}")
+    return at_least or AT_LEAST
 
 
 def _read_between(text: str) -> tuple[str, list[str]]:
@@ -161,13 +152,14 @@ def _compare_models(arguments: argparse.Namespace) -> int:
     for path in paths[1:]:
         other = saving.load_model(path)
         found = saving.compare_models(first, other, tolerance=arguments.tolerance)
-        differences = [_strict(asdict(one)) for one in found]
-        pair = {"first": paths[0], "second": path, "tensors": len(first)}
-        facts.append({**pair, "differences": differences})
+        pair = {"first": str(paths[0]), "second": str(path), "tensors": len(first)}
+        facts.append({**pair, "differences": [asdict(one) for one in found]})
         count = f"{len(found)} differ" if found else "all are equal"
         lines += [f"{paths[0]}\n{path}", *map(_to_text, found)]
         lines.append(f"  {len(first)} tensors, {count}")
-    print_result(arguments, facts, "\n".join(lines))
+    # JSON has no infinities: they become text.
+    strict = json.loads(json.dumps(facts), parse_constant=str)
+    print_result(arguments, strict, "\n".join(lines))
     return FINDING if any(pair["differences"] for pair in facts) else OK
 
 
@@ -179,13 +171,3 @@ def _to_text(tensor: Any) -> str:
     return (
         f"  {tensor.name}: up to {tensor.largest:.3g}, relative {tensor.relative:.3g}"
     )
-
-
-def _strict(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with strings for numbers that are not finite."""
-    return {
-        key: str(value)
-        if isinstance(value, float) and not math.isfinite(value)
-        else value
-        for key, value in values.items()
-    }

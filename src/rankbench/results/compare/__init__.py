@@ -15,8 +15,6 @@ from rankbench.results.compare.sides import (
 )
 from rankbench.results.compare.text import (
     describe,
-    make_grid,
-    summarise,
     to_json,
     write_page,
 )
@@ -30,10 +28,8 @@ __all__ = [
     "compare",
     "describe",
     "encode_baseline",
-    "make_grid",
     "read_side",
     "read_sides",
-    "summarise",
     "to_json",
     "write_page",
 ]

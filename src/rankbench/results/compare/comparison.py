@@ -9,7 +9,6 @@ asked for, a machine is judged, on whatever day: each row must keep that share.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,13 +21,6 @@ from rankbench.results.compare.sides import (
     find_differing,
 )
 from rankbench.results.numbers import fit
-from rankbench.results.numbers.fit import (
-    MARGIN,
-    Fit,
-    LogRatio,
-    confidence_of_each,
-    ratio_of_samples,
-)
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
     MIN_LAUNCHES,
@@ -79,8 +71,6 @@ class ComparedCell:
         ratio: its throughput over that of the base, with a bracket; None unless both
             have a number.
         why: what is missing for a verdict; empty if nothing is.
-        launches: of `side`, that would probably decide; None if it is decided, or if no
-            number of launches would.
     """
 
     id: str
@@ -90,7 +80,6 @@ class ComparedCell:
     verdict: str = ""
     ratio: Estimate | None = None
     why: str = ""
-    launches: int | None = None
 
     @property
     def old(self) -> CellLaunches:
@@ -125,9 +114,6 @@ class Comparison:
     at_least: float | None
     by_date: bool
 
-    def having(self, verdict: str) -> list[ComparedCell]:
-        return [cell for cell in self.cells if cell.verdict == verdict]
-
     @property
     def verdict(self) -> str:
         """Of all cells, by date of those of the newest run: one that fails suffices."""
@@ -154,7 +140,7 @@ def compare(
     at_least: float | None = None,
     by_date: bool = False,
     confidence: float = CONFIDENCE,
-    margin: float = MARGIN,
+    margin: float = fit.MARGIN,
 ) -> Comparison:
     """Compare the throughput of cells that sides have in common.
 
@@ -182,25 +168,29 @@ def compare(
             raise ValueError(f"{side.name} does not say when it was measured")
     if by_date:
         sides = sorted(sides, key=lambda side: side.begun)
-    found: list[tuple[ComparedCell, LogRatio | None]] = []
-    for place, side in enumerate(sides[1:], 1):
-        before = sides[place - 1 :: -1] if by_date else sides[:1]
-        found += _pair_up(side, before, of_base=at_least is not None)
-    # By date, brackets of each run hold together: a long history costs no power.
-    families = [cell.side.name if by_date else "" for cell, _ in found]
-    judged = Counter(
-        family
-        for family, (cell, _) in zip(families, found, strict=True)
-        if not cell.verdict
-    )
+    groups = [
+        list(
+            _pair_up(
+                side,
+                sides[place::-1] if by_date else sides[:1],
+                of_base=at_least is not None,
+            )
+        )
+        for place, side in enumerate(sides[1:])
+    ]
+    if not by_date:
+        groups = [[pair for group in groups for pair in group]]
     cells = []
-    for family, (cell, ratio) in zip(families, found, strict=True):
-        each = confidence_of_each(judged[family], confidence)
-        cells.append(
+    # By date, brackets of each run hold together: a long history costs no power.
+    for group in groups:
+        judged = sum(not cell.verdict for cell, _ in group)
+        each = fit.confidence_of_each(judged, confidence)
+        cells += [
             _judge(cell, ratio, each, margin)
             if at_least is None
             else _judge_share(cell, ratio, each, at_least)
-        )
+            for cell, ratio in group
+        ]
     return Comparison(
         sides=sides,
         cells=cells,
@@ -213,7 +203,7 @@ def compare(
 
 def _pair_up(
     side: Side, before: Sequence[Side], *, of_base: bool
-) -> Iterator[tuple[ComparedCell, LogRatio | None]]:
+) -> Iterator[tuple[ComparedCell, fit.LogRatio | None]]:
     """The cells of a side with their ratios; a verdict if no bracket is needed for it.
 
     Args:
@@ -273,22 +263,26 @@ def _find_obstacle(
     return "", ""
 
 
-def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
+def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[fit.LogRatio, bool]:
     """The ratio of two cells, and whether their launches took turns."""
     if not old.is_published:
-        found = Fit({"old": old.by_round, "new": new.by_round}).ratio("new", "old")
-        return found or ratio_of_samples(new.throughput, old.throughput), bool(found)
+        found = fit.Fit({"old": old.by_round, "new": new.by_round}).ratio("new", "old")
+        return found or fit.ratio_of_samples(new.throughput, old.throughput), bool(
+            found
+        )
     logs = np.log(new.throughput) - math.log(old.throughput[0])
     count = len(logs)
     if count < MIN_LAUNCHES:
-        return LogRatio(float(logs.mean()), math.inf, 1, count), False
+        return fit.LogRatio(float(logs.mean()), math.inf, 1, count), False
     variance = float(logs.var(ddof=1)) / count
     error = math.sqrt(variance)
-    return LogRatio(float(logs.mean()), error, count - 1, count, own=variance), False
+    return fit.LogRatio(
+        float(logs.mean()), error, count - 1, count, own=variance
+    ), False
 
 
 def _judge(
-    cell: ComparedCell, found: LogRatio | None, confidence: float, margin: float
+    cell: ComparedCell, found: fit.LogRatio | None, confidence: float, margin: float
 ) -> ComparedCell:
     """The cell with the verdict on its code, if its launches took turns."""
     ratio = found.bracket(confidence) if found else None
@@ -307,19 +301,17 @@ def _judge(
 
 
 def _judge_share(
-    cell: ComparedCell, found: LogRatio | None, confidence: float, at_least: float
+    cell: ComparedCell, found: fit.LogRatio | None, confidence: float, at_least: float
 ) -> ComparedCell:
     """The cell with the verdict on the machine: whether it keeps a share."""
     ratio = found.bracket(confidence) if found else None
-    verdict, why, launches = UNDECIDED, cell.why, None
+    verdict, why = UNDECIDED, cell.why
     ends = ratio.printed()[0].interval if ratio else None
     if not cell.old.throughput:
         verdict = NO_NUMBER
     elif cell.verdict:
         if cell.new and cell.new.status in _FAILED:
             verdict = FAIL
-        if cell.verdict == TOO_FEW:
-            launches = MIN_LAUNCHES
     elif found and cell.new and ends:
         if ends[0] > at_least:
             verdict = PASS
@@ -328,8 +320,7 @@ def _judge_share(
         else:
             distance = abs(found.value - math.log(at_least))
             alone = len(cell.new.throughput)
-            launches = found.launches_for(distance, confidence, alone=alone)
-            decided = f"about {launches} launches would decide"
-            none = f"not even {fit.MOST_LAUNCHES} launches would decide"
-            why = decided if launches else none
-    return replace(cell, verdict=verdict, ratio=ratio, why=why, launches=launches)
+            more = found.launches_for(distance, confidence, alone=alone)
+            about = f"about {more}" if more else f"not even {fit.MOST_LAUNCHES}"
+            why = f"{about} launches would decide"
+    return replace(cell, verdict=verdict, ratio=ratio, why=why)

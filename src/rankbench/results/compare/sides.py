@@ -7,11 +7,11 @@ a table of published numbers.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,13 +23,15 @@ from rankbench.results.numbers.network import find_network
 from rankbench.results.numbers.statistics import geometric_mean
 from rankbench.results.numbers.summary import Summary, summarise
 from rankbench.results.read.archive import open_results
-from rankbench.results.read.launches import read_launches
 from rankbench.results.read.rows import load
 from rankbench.results.read.schema import check, read_checked
+from rankbench.schema import did_you_mean
 
 _VERSION = 1  # of a baseline
 
-_UNITS = ("samples", "tokens")
+_UNITS = ("samples/s", "tokens/s")
+
+_HASH = 12  # digits that are kept of a hash, as git shows them
 
 # Facts of the code that starts launches, which measures nothing.
 _LAUNCHING = ("commit", "rankbench")
@@ -103,7 +105,7 @@ class Side:
         name: the path that the user gave.
         experiment: its name.
         cells: by id, in the order of the plan.
-        begun, ended: of its first and its last launch, as ISO times; empty if that is
+        begun: when the first of its launches began, as an ISO time; empty if that is
             not known.
     """
 
@@ -111,7 +113,6 @@ class Side:
     experiment: str
     cells: Mapping[str, CellLaunches]
     begun: str = ""
-    ended: str = ""
 
     @property
     def facts(self) -> Facts:
@@ -133,10 +134,9 @@ def read_side(path: Path) -> Side:
     if path.is_file() and path.suffix in (".json", ".csv"):
         return _read_baseline(path) if path.suffix == ".json" else _read_table(path)
     with open_results(path) as root:
-        layout = Layout(root)
-        results = load(layout)
+        results = load(Layout(root))
         rows = {summary.row.id: summary for summary in summarise(results)}
-        return _make_side(str(path), results.experiment, layout, rows)
+        return _make_side(str(path), results.experiment, rows)
 
 
 def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
@@ -153,8 +153,7 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
         ValueError: no cell has one of the values; a file is damaged.
     """
     with open_results(path) as root:
-        layout = Layout(root)
-        results = load(layout)
+        results = load(Layout(root))
         _check_key(path, key, [row.cell for row in results.rows])
         summaries = summarise(results)
         alike: list[dict[str, Summary]] = []
@@ -171,7 +170,7 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
         for value, own in zip(values, alike, strict=True):
             named = {names.get(rest, one.row.id): one for rest, one in own.items()}
             name = f"{path}, {key}={value}"
-            side = _make_side(name, results.experiment, layout, named)
+            side = _make_side(name, results.experiment, named)
             cells = {
                 name: replace(
                     side.cells[name],
@@ -190,11 +189,10 @@ def _check_key(path: Path, key: str, cells: Sequence[Cell]) -> None:
         values[name] = {_value_of(cell, name) for cell in cells}
     if key not in values:
         differing = sorted(name for name, own in values.items() if len(own) > 1)
-        near = difflib.get_close_matches(key, values, n=1, cutoff=0.5)
-        meant = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
-            f"--between {key}: no cell of {path} has this key{meant} (its cells differ "
-            f"in {', '.join(differing) or 'nothing'})"
+            f"--between {key}: no cell of {path} has this key"
+            f"{did_you_mean(key, values)} (its cells differ in "
+            f"{', '.join(differing) or 'nothing'})"
         )
 
 
@@ -209,22 +207,11 @@ def _without(cell: Cell, key: str) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _make_side(
-    name: str, experiment: str, layout: Layout, rows: Mapping[str, Summary]
-) -> Side:
+def _make_side(name: str, experiment: str, rows: Mapping[str, Summary]) -> Side:
     """The launches of these rows, each under the id that it is given."""
     cells = {}
-    times: list[str] = []
     for cell_id, summary in rows.items():
         row, counted = summary.row, summary.counted
-        tried = [measures.launch.record for measures in summary.measures]
-        if not tried and row.attempt is not None:
-            attempt = layout.attempt(row.id, row.attempt)
-            # Its reason names damaged records.
-            launches = read_launches(attempt, damaged=[])
-            tried = [launch.record for launch in launches]
-        for record in tried:
-            times += [record[key] for key in ("started", "ended") if record.get(key)]
         records = [measures.launch.record for measures in counted]
         cells[cell_id] = CellLaunches(
             hash=row.cell.hash(),
@@ -234,23 +221,22 @@ def _make_side(
             facts=_collect_facts(records),
             launches=len(summary.measures),
             throughput=tuple(measures.throughput for measures in counted),
-            started=tuple(str(record.get("started")) for record in records),
+            started=tuple(str(record["started"]) for record in records),
             unit=row.cell.unit,
         )
-    begun, ended = (min(times), max(times)) if times else ("", "")
-    return Side(name=name, experiment=experiment, cells=cells, begun=begun, ended=ended)
+    times = (time for cell in cells.values() for time in cell.started)
+    begun = min(times, default="")
+    return Side(name=name, experiment=experiment, cells=cells, begun=begun)
 
 
 def encode_baseline(side: Side) -> bytes:
     """The file of a side: the same launches give the same bytes.
 
     Raises:
-        ValueError: no launch has ended; a record is damaged.
+        ValueError: there is no number; a record is damaged.
     """
     if not side.begun:
-        raise ValueError(
-            f"{side.name}: no launch has ended, so there is nothing to keep"
-        )
+        raise ValueError(f"{side.name}: no cell has a number, so nothing is saved")
     kept = {"schema": _VERSION, **asdict(side)}
     del kept["name"]
     for cell in kept["cells"].values():
@@ -300,12 +286,10 @@ def _read_table(path: Path) -> Side:
             raise ValueError(
                 f"{place}: {len(values)} fields: the first row has {len(header)}"
             )
-        row = {
-            name.strip(): value.strip()
-            for name, value in zip(header, values, strict=True)
-        }
-        if row["cell"] in cells or not row["cell"]:
-            raise ValueError(f"{place}: cell: {row['cell']!r} is empty or there twice")
+        pairs = zip(header, values, strict=True)
+        row = {name.strip(): own for name, value in pairs if (own := value.strip())}
+        if row.get("cell") in (None, *cells):
+            raise ValueError(f"{place}: cell: there is none, or it is there twice")
         cells[row["cell"]] = _read_published(row, place)
     return Side(name=str(path), experiment=path.stem, cells=cells)
 
@@ -315,31 +299,29 @@ _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def _read_published(row: Mapping[str, str], place: str) -> CellLaunches:
-    unit = (row.get("unit") or "samples/s").removesuffix("/s")
+    """A published number.
+
+    Args:
+        row: column -> its value, if it is not empty.
+    """
+    said, unit = row.get("throughput", ""), row.get("unit", "samples/s")
+    status = "ok" if said else row.get("status", "ok")
+    rates = (float(said),) if _NUMBER.fullmatch(said) else ()
+    if status == "ok" and not (rates and 0 < rates[0] < math.inf):
+        raise ValueError(
+            f"{place}: throughput: expected samples/s or tokens/s, not {said!r:.40}"
+        )
     if unit not in _UNITS:
         raise ValueError(
-            f"{place}: unit: expected samples/s or tokens/s, not {row['unit']!r}"
+            f"{place}: unit: expected samples/s or tokens/s, not {unit!r:.40}"
         )
-    status, reason = row.get("status") or "ok", None
-    throughput: tuple[float, ...] = ()
-    if row["throughput"] or status == "ok":
-        is_number = _NUMBER.fullmatch(row["throughput"])
-        throughput = (float(row["throughput"]) if is_number else math.nan,)
-        if not 0 < throughput[0] < math.inf:
-            raise ValueError(
-                f"{place}: throughput: expected samples/s or tokens/s, not "
-                f"{row['throughput']!r:.40}"
-            )
-        status = "ok"
-    else:
-        reason = row.get("reason") or None
     return CellLaunches(
         hash="",
         status=status,
-        reason=reason,
-        launches=len(throughput),
-        throughput=throughput,
-        unit=unit,
+        reason=None if rates else row.get("reason"),
+        launches=len(rates),
+        throughput=rates,
+        unit=unit.removesuffix("/s"),
     )
 
 
@@ -360,11 +342,11 @@ def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
         if network := find_network(record):
             add("network", network)
         add("image", image.get("name"))
-        add("image sha256", image.get("sha256"))
-        add("code of ranks", code.get("rank"))
+        add("image sha256", (image.get("sha256") or "none")[:_HASH])
+        add("code of ranks", (code.get("rank") or "none")[:_HASH])
         if code.get("commit"):
             changes = " and changes" if code.get("dirty") else ""
-            add("commit", f"{code['commit']}{changes}")
+            add("commit", f"{code['commit'][:_HASH]}{changes}")
         if code.get("version"):
             add("rankbench", code["version"])
     return {key: tuple(sorted(values)) for key, values in found.items()}
@@ -378,9 +360,8 @@ def _show(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(_show(each) for each in value.values() if each is not None)
     if isinstance(value, list):
-        names = [_show(each) for each in value]
-        counted = {name: names.count(name) for name in names}
-        texts = [name if n == 1 else f"{n} x {name}" for name, n in counted.items()]
+        counted = Counter(map(_show, value)).items()
+        texts = [name if n == 1 else f"{n} x {name}" for name, n in counted]
         return ", ".join(texts) or "none"
     return "none" if value is None else str(value)
 

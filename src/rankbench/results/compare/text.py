@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,6 @@ from rankbench.results.elements.text import (
     one_line,
     show_estimate,
 )
-from rankbench.results.numbers.summary import DRIFTING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,15 +60,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "by_date": comparison.by_date,
         "confidence": comparison.confidence,
         "margin": comparison.margin,
-        "sides": [
-            {
-                "name": side.name,
-                "experiment": side.experiment,
-                "begun": side.begun,
-                "ended": side.ended,
-            }
-            for side in comparison.sides
-        ],
+        "sides": [asdict(side) for side in comparison.sides],
         "counts": Counter(cell.verdict for cell in comparison.cells),
         "cells": [
             {
@@ -77,31 +69,11 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
                 "side": cell.side.name,
                 "verdict": cell.verdict,
                 "why": cell.why or None,
-                "launches_to_decide": cell.launches,
                 **spell_ends("ratio", cell.ratio),
-                "old": _cell_to_json(cell.old),
-                "new": _cell_to_json(cell.new),
-                "differs": {
-                    key: {"old": [*old], "new": [*new]}
-                    for key, (old, new) in cell.differs.items()
-                },
             }
             for cell in comparison.cells
         ],
         "lacking": {side.name: names for side, names in comparison.lacking},
-    }
-
-
-def _cell_to_json(cell: CellLaunches | None) -> dict[str, Any] | None:
-    if cell is None:
-        return None
-    return {
-        "status": cell.status,
-        "reason": cell.reason,
-        "marks": [*cell.marks],
-        "mean": cell.mean,
-        "throughput": [*cell.throughput],
-        "unit": f"{cell.unit}/s",
     }
 
 
@@ -125,9 +97,10 @@ def write_page(path: Path, comparison: Comparison) -> None:
         ),
         draw=partial(_draw, comparison, question),
     )
-    notes = [*describe(comparison), Note("verdicts", " ".join(summarise(comparison)))]
+    notes, grid, lines = describe(comparison)
+    notes.append(Note("verdicts", " ".join(lines)))
     title = ", ".join(dict.fromkeys(side.experiment for side in comparison.sides))
-    write(path, f"{title}: comparison", notes, make_grid(comparison), drawing)
+    write(path, f"{title}: comparison", notes, grid, drawing)
 
 
 def _labels(comparison: Comparison) -> dict[str, str]:
@@ -143,7 +116,12 @@ def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def describe(comparison: Comparison) -> Iterator[Note]:
+def describe(comparison: Comparison) -> tuple[list[Note], Grid, list[str]]:
+    """Notes that come first, the table, and lines that come last."""
+    return [*_introduce(comparison)], _make_grid(comparison), [*_summarise(comparison)]
+
+
+def _introduce(comparison: Comparison) -> Iterator[Note]:
     """The sides, how they were measured, and what differs between them."""
     labels, sides = _labels(comparison), comparison.sides
     if comparison.at_least is not None:
@@ -161,12 +139,8 @@ def describe(comparison: Comparison) -> Iterator[Note]:
             begun = f", {_minute(side.begun)} UTC" if side.begun else ""
             yield Note(labels[side.name], f"{side.name} ({side.experiment}{begun})")
     for verdict in _FIRST:
-        if found := comparison.having(verdict):
-            of = dict.fromkeys(_name_pair(cell, labels) for cell in found)
-            if comparison.by_date:
-                yield Note(verdict, VERDICTS[verdict])
-            else:
-                yield Note(verdict, f"{', '.join(of)}: {VERDICTS[verdict]}")
+        if any(cell.verdict == verdict for cell in comparison.cells):
+            yield Note(verdict, VERDICTS[verdict])
     if comparison.by_date:
         return
     for side in sides[1:]:
@@ -174,52 +148,39 @@ def describe(comparison: Comparison) -> Iterator[Note]:
             yield Note(f"{labels[side.name]} differs in {key}", _show_change(values))
 
 
-def _name_pair(cell: ComparedCell, labels: dict[str, str]) -> str:
-    return f"{labels[cell.side.name]} / {labels[cell.base.name]}"
-
-
 def _show_change(values: tuple[Sequence[str], Sequence[str]]) -> str:
-    """``2.13.0 -> 2.14.0``, with hashes cut as git shows them."""
+    """``2.13.0 -> 2.14.0``."""
     shown = []
     for side in values:
-        short = [
-            value[:12]
-            if len(value) >= 32 and not value.strip("0123456789abcdef")
-            else value
-            for value in side[:_MOST_VALUES]
-        ]
-        more = len(side) - len(short)
-        text = "; ".join(short) + (f" and {more} more" if more else "")
-        shown.append(text or "unknown")
+        more = len(side) - _MOST_VALUES
+        text = "; ".join(side[:_MOST_VALUES]) or "unknown"
+        shown.append(f"{text} and {more} more" if more > 0 else text)
     return one_line(" -> ".join(shown))
 
 
-def make_grid(comparison: Comparison) -> Grid:
+def _make_grid(comparison: Comparison) -> Grid:
     """A row for each cell of each side but the first, by verdict.
 
     By date, these are the rows of the newest run and those that changed.
     """
     labels, newest = _labels(comparison), comparison.sides[-1]
-    order = list(VERDICTS)
-    cells = [cell for cell in comparison.cells if cell.verdict != NO_NUMBER]
-    if comparison.by_date:
-        cells = [
-            cell
-            for cell in cells
-            if cell.side is newest or _has_changed(cell, comparison.margin)
-        ]
-        cells.sort(key=lambda cell: (cell.id, cell.side.begun))
-    elif len(comparison.sides) > 2:
-        ids = list(dict.fromkeys(cell.id for cell in cells))
-        cells.sort(key=lambda cell: ids.index(cell.id))
-    else:
-        cells.sort(key=lambda cell: order.index(cell.verdict))
+    by_date, margin = comparison.by_date, comparison.margin
+    cells = [
+        cell
+        for cell in comparison.cells
+        if cell.verdict != NO_NUMBER
+        and (not by_date or cell.side is newest or _has_changed(cell, margin))
+    ]
+    order = {verdict: place for place, verdict in enumerate(VERDICTS)}
+    ids = {name: place for place, name in enumerate(dict.fromkeys(c.id for c in cells))}
+    is_pair = len(comparison.sides) == 2
+    cells.sort(key=lambda c: (order[c.verdict] if is_pair else 0, ids[c.id]))
     columns = {
         "cell": [Text(cell.id) for cell in cells],
         "of": [
             Text(labels[cell.side.name])
-            if comparison.by_date
-            else Text(_name_pair(cell, labels))
+            if by_date
+            else Text(f"{labels[cell.side.name]} / {labels[cell.base.name]}")
             for cell in cells
         ],
         "ratio": [show_estimate(cell.ratio) for cell in cells],
@@ -266,7 +227,7 @@ def _show_launches(cell: CellLaunches | None, per: str = "") -> Text:
     return Text(f"{figures(cell.mean)}{unit} ({counted})")
 
 
-def summarise(comparison: Comparison) -> Iterator[str]:
+def _summarise(comparison: Comparison) -> Iterator[str]:
     """How many cells have which verdict, and what that means."""
     counts = Counter(cell.verdict for cell in comparison.cells)
     said = "; ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
@@ -276,16 +237,6 @@ def summarise(comparison: Comparison) -> Iterator[str]:
             yield f"  {verdict}: {meaning}"
     if counts[EQUAL]:
         yield f"  the margin of equality is {100 * comparison.margin:g} %"
-    drifting = [
-        cell.id
-        for cell in comparison.cells
-        if any(DRIFTING in side.marks for side in (cell.old, cell.new) if side)
-    ]
-    if drifting:
-        yield (
-            "  launches grew faster or slower in the course of a run, so the machine "
-            f"changed: {', '.join(dict.fromkeys(drifting))}"
-        )
     if not comparison.by_date:
         labels = _labels(comparison)
         for side, names in comparison.lacking:
@@ -297,11 +248,7 @@ def _draw(comparison: Comparison, question: str, width: float) -> Figure:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     labels, sides = _labels(comparison), comparison.sides
-    changed = [
-        cell.id for cell in comparison.cells if _has_changed(cell, comparison.margin)
-    ]
-    measured = [name for side in sides for name in side.cells if side.cells[name].mean]
-    ids = list(dict.fromkeys((*changed, *measured)))
+    ids = list(dict.fromkeys(str(row[0]) for row in _make_grid(comparison).rows))
     figure, grid = plotting.make_figure(
         [_HEIGHT] * min(_MOST_PANELS, len(ids)) or [1.0], width=width, question=question
     )
