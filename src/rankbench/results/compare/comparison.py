@@ -125,14 +125,6 @@ class Comparison:
             return PASS if found & {BETTER, EQUAL, UNTOLD} else UNDECIDED
         return PASS if found - {NO_NUMBER} == {PASS} else UNDECIDED
 
-    @property
-    def lacking(self) -> Iterator[tuple[Side, list[str]]]:
-        """Sides with the ids of cells that only another side has."""
-        every = dict.fromkeys(name for side in self.sides for name in side.cells)
-        for side in self.sides:
-            if names := [name for name in every if name not in side.cells]:
-                yield side, names
-
 
 def compare(
     sides: Sequence[Side],
@@ -266,19 +258,16 @@ def _find_obstacle(
 def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[fit.LogRatio, bool]:
     """The ratio of two cells, and whether their launches took turns."""
     if not old.is_published:
-        found = fit.Fit({"old": old.by_round, "new": new.by_round}).ratio("new", "old")
-        return found or fit.ratio_of_samples(new.throughput, old.throughput), bool(
-            found
-        )
-    logs = np.log(new.throughput) - math.log(old.throughput[0])
-    count = len(logs)
-    if count < MIN_LAUNCHES:
-        return fit.LogRatio(float(logs.mean()), math.inf, 1, count), False
-    variance = float(logs.var(ddof=1)) / count
-    error = math.sqrt(variance)
-    return fit.LogRatio(
-        float(logs.mean()), error, count - 1, count, own=variance
-    ), False
+        sides = {"old": old.by_round, "new": new.by_round}
+        found = fit.Fit(sides).ratio("new", "old")
+        rates = new.throughput, old.throughput
+        return found or fit.ratio_of_samples(*rates), found is not None
+    logs, error = np.log(new.throughput) - math.log(old.throughput[0]), math.inf
+    if len(logs) >= MIN_LAUNCHES:
+        error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    freedom = max(1, len(logs) - 1)
+    value = float(logs.mean())
+    return fit.LogRatio(value, error, freedom, len(logs), own=error**2), False
 
 
 def _judge(

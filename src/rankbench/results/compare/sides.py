@@ -135,7 +135,7 @@ def read_side(path: Path) -> Side:
         return _read_baseline(path) if path.suffix == ".json" else _read_table(path)
     with open_results(path) as root:
         results = load(Layout(root))
-        rows = {summary.row.id: summary for summary in summarise(results)}
+        rows = {row.id: row for row in summarise(results)}
         return _make_side(str(path), results.experiment, rows)
 
 
@@ -155,29 +155,27 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
     with open_results(path) as root:
         results = load(Layout(root))
         _check_key(path, key, [row.cell for row in results.rows])
-        summaries = summarise(results)
-        alike: list[dict[str, Summary]] = []
-        for value in values:
-            rows = [one for one in summaries if _value_of(one.row.cell, key) == value]
-            if not rows:
+        alike: list[dict[str, Summary]] = [{} for _ in values]
+        for row in summarise(results):
+            if (value := _value_of(row.cell, key)) in values:
+                alike[values.index(value)][_without(row.cell, key)] = row
+        names = {rest: row.id for rest, row in alike[-1].items()}
+        sides = []
+        for value, own in zip(values, alike, strict=True):
+            if not own:
                 known = sorted({_value_of(row.cell, key) for row in results.rows})
                 raise ValueError(
                     f"{path}: no cell has {key}={value} (there are {', '.join(known)})"
                 )
-            alike.append({_without(one.row.cell, key): one for one in rows})
-        names = {rest: one.row.id for rest, one in alike[-1].items()}
-        sides = []
-        for value, own in zip(values, alike, strict=True):
-            named = {names.get(rest, one.row.id): one for rest, one in own.items()}
-            name = f"{path}, {key}={value}"
-            side = _make_side(name, results.experiment, named)
+            named = {names.get(rest, row.id): row for rest, row in own.items()}
+            side = _make_side(f"{path}, {key}={value}", results.experiment, named)
             cells = {
                 name: replace(
                     side.cells[name],
                     hash=rest,
-                    rounds=tuple(round_of(m.launch.record) for m in one.counted),
+                    rounds=[round_of(m.launch.record) for m in row.counted],
                 )
-                for (name, one), rest in zip(named.items(), own, strict=True)
+                for (name, row), rest in zip(named.items(), own, strict=True)
             }
             sides.append(replace(side, cells=cells))
         return sides
@@ -210,17 +208,16 @@ def _without(cell: Cell, key: str) -> str:
 def _make_side(name: str, experiment: str, rows: Mapping[str, Summary]) -> Side:
     """The launches of these rows, each under the id that it is given."""
     cells = {}
-    for cell_id, summary in rows.items():
-        row, counted = summary.row, summary.counted
-        records = [measures.launch.record for measures in counted]
+    for cell_id, row in rows.items():
+        records = [measures.launch.record for measures in row.counted]
         cells[cell_id] = CellLaunches(
             hash=row.cell.hash(),
             status=row.status,
             reason=row.reason,
-            marks=summary.marks,
+            marks=row.marks,
             facts=_collect_facts(records),
-            launches=len(summary.measures),
-            throughput=tuple(measures.throughput for measures in counted),
+            launches=len(row.measures),
+            throughput=tuple(measures.throughput for measures in row.counted),
             started=tuple(str(record["started"]) for record in records),
             unit=row.cell.unit,
         )

@@ -73,7 +73,6 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             }
             for cell in comparison.cells
         ],
-        "lacking": {side.name: names for side, names in comparison.lacking},
     }
 
 
@@ -237,9 +236,10 @@ def _summarise(comparison: Comparison) -> Iterator[str]:
             yield f"  {verdict}: {meaning}"
     if counts[EQUAL]:
         yield f"  the margin of equality is {100 * comparison.margin:g} %"
-    if not comparison.by_date:
-        labels = _labels(comparison)
-        for side, names in comparison.lacking:
+    every = dict.fromkeys(name for side in comparison.sides for name in side.cells)
+    labels = _labels(comparison)
+    for side in comparison.sides:
+        if names := [name for name in every if name not in side.cells]:
             yield f"not in {labels[side.name]}: {', '.join(names)}"
 
 
