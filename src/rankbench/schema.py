@@ -401,12 +401,42 @@ _MEANT = {
     **dict.fromkeys(("off", "no"), "false"),
     "gpu": "cuda",
     "lr": "learning_rate",
+    "wd": "weight_decay",
+    "epoch": "epochs",
+    "step": "steps",
+    "repeats": "launches",
+    "runs": "launches",
+    "dataset": "data",
+    "network": "model",
+    "optim": "optimizer",
+    "workers": "num_workers",
+    "batch": "batch_size",
+    "amp": "precision",
+    "clip": "clip_gradients",
+    "grad_clip": "clip_gradients",
+    "activation_checkpointing": "checkpointing",
+    "strategies": "strategy",
+    **dict.fromkeys(("half", "float16"), "fp16"),
+    **dict.fromkeys(("float", "float32", "single"), "fp32"),
+    "bfloat16": "bf16",
+    "float8": "fp8",
+    **dict.fromkeys(("dataparallel", "data_parallel"), "dp"),
+    **dict.fromkeys(("distributeddataparallel", "distributed"), "ddp"),
+    **dict.fromkeys(("zero", "zero2", "zero3", "fsdp2"), "fsdp"),
+    **dict.fromkeys(("pp", "pipeline_parallel", "gpipe"), "pipeline"),
+    "tensor_parallel": "tp",
+    "hvd": "horovod",
+    **dict.fromkeys(("ib", "infiniband"), "nccl"),
+    "openmpi": "mpi",
+    "cifar": "cifar10",
 }
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
     """`; did you mean 'ddp'?`, or an empty string if no name is similar."""
     sought, known = str(word).lower(), [str(name) for name in names]
+    if word in known:
+        return ""
     if (meant := _MEANT.get(sought)) in known:
         return f"; did you mean {meant!r}?"
     near = difflib.get_close_matches(sought, known, n=5, cutoff=0.6)

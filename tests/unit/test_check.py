@@ -112,6 +112,24 @@ def test_a_model_that_cannot(tmp_path, capsys, edit, check):
     assert found[check] is False
 
 
+def test_a_fault_is_no_need(tmp_path, capsys):
+    path = tmp_path / "net_faulty.py"
+    path.write_text(MODEL.replace("EDIT", "images = images[:, :, 1:]"))
+    status, found = results(path, capsys)
+    assert (status, list(found)) == (1, ["builds", "seeds", "shards", "trains"])
+    main(["check", str(path)])
+    said = capsys.readouterr().out
+    assert "its inputs are images of 1 x 28 x 28 and 10 classes" in said
+    assert "NEEDS" not in said
+
+
+def test_a_model_without_build_is_no_script(tmp_path, cli):
+    path = tmp_path / "net.py"
+    path.write_text(MODEL.replace("EDIT", "pass").replace("def build", "def make"))
+    said = cli("check", path, status=2).err
+    assert "has the model Net, but no function build(**options)" in said
+
+
 @pytest.mark.parametrize(
     ("seed", "classes", "wrong"),
     [("seed", "3", []), ("seed", "5", ["labels"]), ("None", "3", ["repeats"])],

@@ -311,6 +311,17 @@ def defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+def find_module(tree: ast.Module) -> str | None:
+    """A class of `nn.Module` in a file that trains nothing; None if there is none."""
+    if any(isinstance(n, ast.Attribute) and n.attr == "step" for n in ast.walk(tree)):
+        return None
+    for node in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        bases = [ast.unparse(base) for base in node.bases]
+        if any(base.rpartition(".")[2] == "Module" for base in bases):
+            return node.name
+    return None
+
+
 def _read_options(
     tree: ast.Module, sizes: Sequence[str]
 ) -> tuple[dict[str, Any], bool]:

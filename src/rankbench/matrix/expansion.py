@@ -9,7 +9,7 @@ from typing import Any
 from rankbench.cell import LONGEST_ID, Cell, safe_name, spell_value
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
-from rankbench.matrix.own import OwnFiles
+from rankbench.matrix.own import OwnFiles, name_library
 from rankbench.matrix.site import read_env
 from rankbench.own_files import (
     count_samples,
@@ -216,9 +216,10 @@ def _combine(
 def _check_name(key: str, name: str, catalog: Catalog) -> None:
     known = catalog.names(key)
     if name not in known:
+        near = name_library(name) if key == "model" else ""
         raise ValueError(
             f"{key}: {name!r} is not one of {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
+            f"{near or did_you_mean(name, known)}"
         )
 
 

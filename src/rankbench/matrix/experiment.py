@@ -136,6 +136,19 @@ def experiment_schema(catalog: Catalog) -> Schema:
     properties["launcher"]["items"]["enum"] = ["auto", *catalog.launchers]
     rules = load_schema("site")["properties"]["images"]
     properties["images"] = {**rules, **properties["images"]}
+    options: dict[str, list[str]] = {}
+    # The plainest strategy that has the option comes first.
+    for name, facts in sorted(
+        catalog.strategies.items(), key=lambda pair: len(pair[1].options)
+    ):
+        for option in facts.options:
+            options.setdefault(option, []).append(name)
+    # Options that people give as keys of the experiment.
+    schema["x-elsewhere"] = {
+        option: f"; it is an option of {', '.join(names)}: "
+        f"strategy: {{{names[0]}: {{{option}: ...}}}}"
+        for option, names in options.items()
+    }
     return schema
 
 

@@ -19,6 +19,7 @@ from rankbench.matrix.declarations import (
     READERS,
     SCRIPT_DATA,
     defined_names,
+    find_module,
     literals,
 )
 from rankbench.own_files import (
@@ -44,6 +45,20 @@ LIBRARIES: dict[str, dict[str, Any]] = {
     "transformers": {"inputs": "tokens"},
 }
 _LIBRARY_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+
+# Models of torchvision that people call by their names alone.
+_OF_TORCHVISION = re.compile(
+    r"resnet(34|152)|(wide_resnet|resnext)\d+_\w+|vgg\d\d(_bn)?|densenet\d{3}|alexnet"
+    r"|googlenet|inception_v3|squeezenet1_[01]|mobilenet_v[23]\w*|efficientnet_\w+"
+    r"|(shufflenet|regnet|convnext|swin|vit|maxvit)_\w+"
+)
+
+
+def name_library(model: str) -> str:
+    """`; did you mean 'torchvision/resnet34'?`, or an empty string."""
+    found = _OF_TORCHVISION.fullmatch(model)
+    return f"; did you mean 'torchvision/{model}'?" if found else ""
+
 
 # The data set that may be a file.
 TOKENS = "tokens"
@@ -148,13 +163,19 @@ def describe_file(path: Path) -> OwnFile:
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    declared, defined = literals(path), defined_names(read_source(path))
+    tree = read_source(path)
+    declared, defined = literals(path), defined_names(tree)
     if "build" in defined:
         key = "model"
     elif "SHAPE" in declared or "generate" in defined:
         key = "data"
     else:
-        key = "strategy" if "needs" in declared else "script"
+        key = "strategy" if "needs" in declared or "like" in declared else "script"
+        if key == "script" and (model := find_module(tree)):
+            raise ValueError(
+                f"{path}: has the model {model}, but no function build(**options) that "
+                "returns it, and no step that a training script would have"
+            )
     return _read(key, _name_of(path.name), path.absolute())
 
 

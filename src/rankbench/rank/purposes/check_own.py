@@ -6,6 +6,7 @@ import copy
 import math
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,10 @@ def check_model(
         return [_failed("builds", error)]
     generator = torch.Generator().manual_seed(_SEED)
     inputs = models.example_inputs(sizes, _SAMPLES)
+    shape = " x ".join(map(str, inputs.shape[1:]))
+    given = f"tokens of a vocabulary of {sizes.get('vocabulary')}"
     if inputs.is_floating_point():
+        given = f"images of {shape} and {sizes['classes']} classes"
         inputs = inputs.normal_(generator=generator)
         labels = torch.randint(sizes["classes"], (_SAMPLES,), generator=generator)
     else:
@@ -86,7 +90,7 @@ def check_model(
     on_meta = blueprint.reason is None
     shards = Check("shards", on_meta or None, said, {"on_meta": on_meta})
     checks = [
-        Check("builds", True, f"{count:,} parameters", needs),
+        Check("builds", True, f"{count:,} parameters, for {given}", needs),
         Check("seeds", equal, _say(equal, "equal weights from equal seeds")),
         shards,
     ]
@@ -95,6 +99,10 @@ def check_model(
             checks.append(attempt(build(), inputs, labels))
         except Exception as error:
             checks.append(_failed(title, error))
+        if title == "trains" and not checks[-1].well:
+            # It is a fault, which would look like a need in what follows.
+            said = f"{checks[-1].said} (its inputs are {given}, {_SAMPLES} at a time)"
+            return [*checks[:-1], replace(checks[-1], said=said)]
     return checks
 
 
@@ -108,7 +116,7 @@ _OPTIONAL = {
 
 def _failed(name: str, error: Exception) -> Check:
     lines = str(error).strip().splitlines() or [""]
-    said = f"{type(error).__name__}: {lines[0]}"[:200]
+    said = f"{type(error).__name__}: {lines[0]}"
     if name in _OPTIONAL:
         return Check(name, None, said, {_OPTIONAL[name]: False})
     return Check(name, False, said)
