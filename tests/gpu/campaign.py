@@ -293,7 +293,7 @@ def _train(part: Part, row: Row) -> Found:
     )
     from rankbench.rank.strategies.base import World
     from rankbench.rank.training.recipe import set_arithmetic
-    from rankbench.results.numbers.flops import find_peak
+    from rankbench.results.numbers.hardware import find_peak
 
     cell = make_cell(row.strategy, 1, row.lines(part))
     sizes = sizes_of_data(cell)

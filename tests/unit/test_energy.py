@@ -12,7 +12,7 @@ import pytest
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.usage import open_cpus, open_gpus
 from rankbench.record import Layout
-from rankbench.results.sections.energy import SHORTEST
+from rankbench.results.numbers.hardware import SHORTEST
 from unit.synthetic import (
     STEPS,
     make_cell,
@@ -160,7 +160,7 @@ def write_energy(
 
 
 def row_of(layout: Layout) -> dict[str, str]:
-    (row,) = read_rows(layout, "energy")
+    (row,) = read_rows(layout)
     return row
 
 
@@ -179,7 +179,7 @@ def test_joules_of_a_sample_and_power_of_a_device(tmp_path):
     row = row_of(layout)
     # 6144 J for 1024 samples; 768 W of two devices.
     assert (float(row["j_per_sample"]), float(row["watts"])) == (6.0, 384.0)
-    assert row["reason"] == ""
+    assert "energy_unknown" not in row
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,8 @@ def test_joules_of_a_sample_and_power_of_a_device(tmp_path):
 )
 def test_a_row_without_a_number_says_why(told, reason, tmp_path):
     row = row_of(write_energy(tmp_path, told))
-    assert (row["j_per_sample"], row["reason"]) == ("", reason)
+    assert row["energy_unknown"] == reason
+    assert "j_per_sample" not in row
 
 
 def test_a_gpu_that_was_throttled_marks_the_row(tmp_path):
@@ -210,8 +211,7 @@ def test_a_gpu_that_was_throttled_marks_the_row(tmp_path):
     row = row_of(layout)
     assert (row["sm_clock_mhz"], row["temperature_c"]) == ("1400", "91")
     assert row["throttled"] == "power cap; temperature (hardware)"
-    (marked,) = read_rows(layout)
-    assert "throttled" in marked["marks"].split()
+    assert "throttled" in row["marks"].split()
 
 
 def test_a_power_cap_alone_is_full_load_and_no_mark(tmp_path):
@@ -221,16 +221,16 @@ def test_a_power_cap_alone_is_full_load_and_no_mark(tmp_path):
     assert "throttled" not in row["marks"]
 
 
-def test_cpus_without_counters_have_no_section(tmp_path):
+def test_cpus_without_counters_have_no_columns(tmp_path):
     layout, planned = plan_one(tmp_path, "single")
     write_launches(layout, planned)
     write_tables(layout)
-    assert not layout.section("energy").exists()
+    assert "j_per_sample" not in row_of(layout)
 
 
 def test_the_plot_sets_energy_against_throughput(tmp_path):
     from rankbench.results.numbers.result_set import read
-    from rankbench.results.sections.energy import make
+    from rankbench.results.sections.scaling import SECTION
 
     cells = [plan_cell(make_cell("ddp", t, device="cuda")) for t in ("1x1", "1x2")]
     layout = write_plan(tmp_path, cells)
@@ -246,9 +246,9 @@ def test_the_plot_sets_energy_against_throughput(tmp_path):
         count = 1 if planned["cell"]["topology"] == "1x1" else 2
         ranks = [{**rank, "rank": number} for number in range(count)]
         write_launches(layout, planned, rate=rate, ranks=ranks)
-    content = make(read(layout))
+    content = SECTION.make(read(layout))
     assert content is not None
-    (drawing,) = content.drawings
+    (drawing,) = [one for one in content.drawings if one.name == "energy"]
     frame = drawing.frame()
     assert len(frame) == 2
     assert np.all(frame["j_per_sample"] > 0)

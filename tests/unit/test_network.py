@@ -9,7 +9,7 @@ import pytest
 
 from rankbench.record import Layout
 from rankbench.results.compare import read_side
-from rankbench.results.numbers.network import find_network
+from rankbench.results.numbers.hardware import find_network
 from unit.synthetic import (
     plan_one,
     read_rows,

@@ -22,7 +22,7 @@ MODEL = {
     "parameter_bytes": 100_000_000,
     "flops_per_sample": 20_000_000_000,
 }
-TITLE = "Computation and communication of the models"
+TITLE = "Arithmetic of models and devices"
 
 
 def write(root: Path, *, replicas: int, samples: int, **changes: Any) -> Layout:

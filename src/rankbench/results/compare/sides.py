@@ -19,7 +19,7 @@ from typing import Any
 
 from rankbench.cell import Cell, spell_value
 from rankbench.record import Layout, Record, round_of
-from rankbench.results.numbers.network import find_network
+from rankbench.results.numbers.hardware import find_network
 from rankbench.results.numbers.statistics import geometric_mean
 from rankbench.results.numbers.summary import Summary, summarise
 from rankbench.results.read.archive import open_results

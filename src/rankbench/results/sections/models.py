@@ -1,10 +1,12 @@
-"""How much a model computes for each byte that its replicas must exchange."""
+"""What models compute and exchange, and what share of the devices' peak that is."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rankbench.results.elements.section import Content, Section
+from rankbench.results.numbers.hardware import flops_of, peak_of
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
@@ -15,7 +17,8 @@ def make(found: ResultSet) -> Content | None:
     described = [one for one in found.measured if one.launches[0].record.get("model")]
     if not described:
         return None
-    return Content(rows=[_row(summary) for summary in described])
+    peaks = found.peaks
+    return Content(rows=[_row(one) | _rates(one, peaks) for one in described])
 
 
 def _row(summary: Summary) -> dict[str, Any]:
@@ -46,9 +49,35 @@ def _row(summary: Summary) -> dict[str, Any]:
     }
 
 
+def _rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
+    """Columns about the peak of devices; none if nobody asks for it."""
+    cell, found = summary.cell, flops_of(summary)
+    if not found or not (
+        cell.device == "cuda" or cell.precision in peaks or cell.unit == "tokens"
+    ):
+        return {}
+    flops, known_by = found
+    rate = summary.numbers["throughput"].scaled(flops / summary.devices / 1e12)
+    row: dict[str, Any] = {"precision": cell.precision, "tflop_s": rate}
+    if cell.unit == "tokens":
+        row |= {"mflop_per_token": flops / 1e6, "flops_by": known_by}
+    try:
+        peak = peak_of(summary, peaks)
+    except LookupError as error:
+        return {**row, "reason": error.args[0]}
+    mfu = rate.scaled(100 / peak)
+    if mfu.value > 100:
+        reason = f"{rate.value:.4g} TFLOP/s is above the peak: correct peak_tflops"
+        return {**row, "peak_tflop_s": peak, "reason": reason}
+    row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
+    if cell.unit == "tokens" and cell.checkpointing == "full":
+        row["hfu_pct"] = mfu.scaled(4 / 3)
+    return row
+
+
 SECTION = Section(
     name="models",
-    title="Computation and communication of the models",
+    title="Arithmetic of models and devices",
     reading=(
         "Of the model: parameters, their gradients in float32, and the arithmetic of "
         "one sample, forward and backward (matrix products and convolutions; a "
@@ -56,7 +85,12 @@ SECTION = Section(
         "computes in a step, over its gradients. Data parallelism averages these once "
         "in each step: the lower the ratio, the more a step depends on the network. A "
         "strategy may send more (fsdp gathers weights too) or less (compressed "
-        "gradients). GFLOP/s: throughput x FLOP per sample, of all devices together."
+        "gradients). GFLOP/s: throughput x FLOP per sample, of all devices together; "
+        "TFLOP/s: of one device. What checkpointing computes again does not count. MFU "
+        "(model FLOPs utilisation, as in the appendix of the PaLM paper): that rate "
+        "over the largest rate of the device in this precision, without sparsity, from "
+        "the maker's data sheet or from peak_tflops in site.yaml. HFU (hardware FLOPs "
+        "utilisation) is 4/3 of MFU with `checkpointing: full`."
     ),
     order=70,
     make=make,
@@ -69,5 +103,17 @@ SECTION = Section(
         "replica_batch": (float, "batch of a replica"),
         "flop_per_byte": (float, "FLOP per byte"),
         "gflop_s": (Estimate, "GFLOP/s"),
+        "precision": (str, "precision"),
+        "tflop_s": (Estimate, "TFLOP/s per device"),
+        "peak_tflop_s": (float, "peak"),
+        "mfu_pct": (Estimate, "MFU (%)"),
+        "hfu_pct": (Estimate, "HFU (%)"),
+        "mflop_per_token": (float, "MFLOP/token"),
+        "flops_by": (str, "FLOPs by"),
+        "reason": (str, "why no MFU"),
     },
+    optional=[
+        *("precision", "tflop_s", "peak_tflop_s", "mfu_pct", "hfu_pct"),
+        *("mflop_per_token", "flops_by", "reason"),
+    ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
 from rankbench.results.numbers.fit import Fit
-from rankbench.results.numbers.flops import mfu_of_launches
+from rankbench.results.numbers.hardware import mfu_of_launches
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, mean
 from rankbench.results.numbers.summary import OF_LAUNCHES, Summary

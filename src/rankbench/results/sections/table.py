@@ -19,8 +19,11 @@ from rankbench.results.elements.text import (
     figures,
     show_estimate,
 )
-from rankbench.results.numbers.flops import mfu_of_launches
-from rankbench.results.numbers.network import find_network
+from rankbench.results.numbers.hardware import (
+    find_energy,
+    find_network,
+    mfu_of_launches,
+)
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, find_controls
 from rankbench.results.numbers.statistics import Estimate, mean
@@ -101,6 +104,7 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
         "estimated_memory_mib": summary.estimated_mib,
+        **find_energy(summary),
     }
 
 
@@ -206,6 +210,7 @@ def _columns(found: ResultSet) -> dict[str, bool]:
         "efficiency": numbers,
         **{f"per device ({unit}/s)": numbers for unit in units},
         **dict.fromkeys(("memory (GiB)", "estimated (GiB)", "MFU (%)"), numbers),
+        **dict.fromkeys(("J/sample", "W per device"), numbers),
         **dict.fromkeys(_goal_headings(found.target), numbers),
         "global batch": numbers,
         **dict.fromkeys(("launches", "network", "torch", "note"), words),
@@ -223,7 +228,7 @@ def _fields(summary: Summary, found: ResultSet) -> dict[str, Text]:
     """Heading -> what it shows of a summary."""
     cell, numbers = summary.cell, summary.numbers
     memory, batch = numbers.get("memory_mib"), _global_batch(summary)
-    goal = found.target
+    goal, energy = found.target, find_energy(summary)
     reached = _show_goal(_reach(summary, goal)) if goal is not None else ()
     return {
         "strategy": Text(cell.strategy, cell=summary.id),
@@ -239,6 +244,8 @@ def _fields(summary: Summary, found: ResultSet) -> dict[str, Text]:
             if summary.estimated_mib is None
             else figures(summary.estimated_mib / _MIB_PER_GIB)
         ),
+        "J/sample": show_estimate(energy.get("j_per_sample")),
+        "W per device": show_estimate(energy.get("watts")),
         "MFU (%)": show_estimate(_find_mfu(summary, found.peaks)),
         **dict(zip(_goal_headings(goal), reached, strict=True)),
         "launches": Text(f"{summary.ok}/{summary.wanted}"),
@@ -320,10 +327,15 @@ SECTION = Section(
         "mfu_pct": Estimate,
         "estimated_memory_mib": float,
         **dict.fromkeys(("env", "image", "partition"), str),
+        **dict.fromkeys(("j_per_sample", "watts"), Estimate),
+        **dict.fromkeys(("sm_clock_mhz", "temperature_c"), float),
+        **dict.fromkeys(("throttled", "energy_unknown"), str),
     },
     optional=[
         *("network", "unit", "setup_memory_mib", "torch"),
         *("target", "target_s", "target_samples", "mfu_pct"),
         *("estimated_memory_mib", "env", "image", "partition"),
+        *("j_per_sample", "watts", "sm_clock_mhz", "temperature_c"),
+        *("throttled", "energy_unknown"),
     ],
 )

@@ -1,12 +1,15 @@
-"""The arithmetic of a row, and the largest rate of its devices."""
+"""What the devices of a row can do and did: arithmetic, energy, heat, network."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rankbench.decoder import FORMULA
+from rankbench.record import Record
+from rankbench.results.numbers.statistics import geometric_mean
 
 if TYPE_CHECKING:
     from rankbench.results.numbers.summary import Summary
@@ -121,3 +124,95 @@ def find_peak(gpu: str, precision: str) -> float | None:
             rates = {"bf16": bf16, "fp16": half, "tf32": tf32, "fp32": fp32}
             return {**rates, "fp8": fp8}[precision]
     return None
+
+
+# --- energy ---------------------------------------------------------------------------
+
+# Drivers renew their counters up to ten times a second, so a shorter window would be
+# wrong by more than two percent.
+SHORTEST = 5.0  # seconds
+
+
+def find_energy(summary: Summary) -> dict[str, Any]:
+    """Columns of the table about energy and heat of a row that is ok.
+
+    There are none on CPUs whose energy was not read.
+    """
+    records = [one.launch.record for one in summary.counted]
+    if not records or not records[0]["ranks"][0].get("energy"):
+        return {}
+    found = [_energy_of(record) for record in records]
+    devices = [one for record in records for one in record.get("devices") or ()]
+    unknown = [one for one in found if isinstance(one, str)]
+    if unknown and summary.cell.device != "cuda":
+        return {}
+    known = [one for one in found if isinstance(one, tuple)]
+    return {
+        **_describe_devices(devices),
+        **(
+            {"energy_unknown": unknown[0]}
+            if unknown
+            else {
+                "j_per_sample": geometric_mean([joules for joules, _ in known]),
+                "watts": geometric_mean([watts for _, watts in known]),
+            }
+        ),
+    }
+
+
+def _energy_of(record: Record) -> tuple[float, float] | str:
+    """Joules of a sample and watts of a device in a launch; or why they are unknown."""
+    told = [rank["energy"] for rank in record["ranks"]]
+    read = [one for one in told if one["devices"]]
+    if not read:
+        return str(told[0]["reason"])
+    uuids = [gpu["uuid"] for rank in record["ranks"] for gpu in rank.get("gpus") or ()]
+    if len(set(uuids)) < len(uuids):
+        return "ranks share a GPU, whose counter does not tell them apart"
+    on_gpus = bool(uuids)
+    missing = [one["reason"] for one in told if not one["devices"]] if on_gpus else []
+    if missing:
+        return str(missing[0])
+    seconds = min(one["seconds"] for one in read)
+    if seconds < SHORTEST:
+        steps = math.ceil(record["steps"] * SHORTEST / seconds)
+        return (
+            f"a timed window of {seconds:.1f} s is shorter than {SHORTEST:g} s: "
+            f"steps: {steps} would suffice"
+        )
+    joules = sum(one["joules"] for one in read)
+    watts = sum(one["joules"] / one["seconds"] for one in read)
+    return joules / record["samples"], watts / sum(one["devices"] for one in read)
+
+
+def _describe_devices(devices: Sequence[Record]) -> dict[str, Any]:
+    """What NVML told of the GPUs of the first host, over all launches."""
+    clocks = [one.get("sm_clock_mean_mhz") for one in devices]
+    heat = [one.get("temperature_max_c") for one in devices]
+    reasons = {reason for one in devices for reason in one.get("throttled") or ()}
+    return {
+        "sm_clock_mhz": min((c for c in clocks if c is not None), default=None),
+        "temperature_c": max((t for t in heat if t is not None), default=None),
+        "throttled": "; ".join(sorted(reasons)) or None,
+    }
+
+
+# --- network --------------------------------------------------------------------------
+
+
+def find_network(record: Record) -> str | None:
+    """``IB with GPUDirect``, ``Socket``, on one host ``P2P/CUMEM``; None if unknown.
+
+    Ranks that went different ways are joined by semicolons.
+    """
+    direct = {True: " with GPUDirect", False: " without GPUDirect", None: ""}
+    ways = set()
+    for entry in (record.get("transport") or {}).get("seen") or []:
+        nccl = entry["libraries"].get("nccl") or {}
+        transports = [str(name) for name in nccl.get("transports") or ()]
+        way = ", ".join(transports)
+        if any(name.startswith(("NET/", "COLLNET/")) for name in transports):
+            way = f"{nccl.get('network') or 'network'}"
+            way += direct[nccl.get("gpudirect_rdma")]
+        ways.add(way)
+    return "; ".join(sorted(ways - {""})) or None
