@@ -99,7 +99,7 @@ def finish(root: Path) -> None:
     os.chdir(root)
     from rankbench.project import begin, open_run
     from rankbench.project.jobs import data_files
-    from rankbench.record import PLOTS, write_json
+    from rankbench.record import PLOTS, read_json, write_json
 
     run = open_run(
         {"experiment": "many.yaml"}, profile=Path("local_profile"), write=False
@@ -109,8 +109,12 @@ def finish(root: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     for cell in run.feasible:
-        summary = {"cell": cell.id, "status": "ok", "launch_seconds": 1.0}
-        write_json(run.layout.summary(cell.id), summary)
+        summary = {
+            **read_json(run.layout.request(cell.id)),
+            **{"status": "ok", "enough": None, "launches_ok": 1, "image": None},
+            "launch_seconds": 1.0,
+        }
+        write_json(run.layout.summary(cell.id, 1), summary)
     for suffix in ("csv", "md", "html", "tex"):
         run.layout.table(suffix).touch()
     for name in PLOTS:

@@ -50,15 +50,15 @@ UNCLEAN_END = "unclean-end"
 NO_EXCHANGE, SAME_DATA = "no-exchange", "same-data"
 OTHER_SAMPLES = "other-samples"
 
-# Reasons of a row that is not measured, each with a remedy.
-NOT_MEASURED = "not measured yet: rankbench run"
-UNFINISHED = "launches are done: rankbench run continues"
+# Reasons of a row that is not measured: `rankbench run` measures it.
+NOT_MEASURED = "not measured yet"
+UNFINISHED = "launches are done"
 
 OUT_OF_BUDGET = "the budget was spent before its first launch: raise budget"
 
-# Reasons of a stale row.
-CHANGED_CELL = "measured before the cell's definition changed: rerun it"
-CHANGED_IMAGE = "measured in another image than the plan's: rerun it"
+# Reasons of a stale row: `rankbench run` measures it again.
+CHANGED_CELL = "measured before the cell's definition changed"
+CHANGED_IMAGE = "measured in another image than the plan's"
 
 Record = dict[str, Any]
 
@@ -173,42 +173,47 @@ class Layout:
     """Paths below the result directory of one experiment (`R` in the documentation).
 
     Attributes:
+        work: what rankbench itself needs besides plan, requests and records.
         estimates: what `rankbench run -n --memory` has found.
         experiment: the copy of the experiment file from which the plan was made.
-        agenda: the work of the present run: its cells, and the jobs that they share.
+        agenda: the work of the present run: its process, and the jobs of its cells.
+        code: frozen copies of the code that measured.
     """
 
     root: Path
     plan = Below("plan.json")
     readme = Below("README.md")
     report = Below("report.html")
-    estimates = Below("memory.json")
-    experiment = Below("experiment.yaml")
-    lock = Below(".lock")
-    agenda = Below("agenda.json")
     records = Below("records")
+    work = Below("work")
+    estimates = Below("memory.json", "work")
+    experiment = Below("experiment.yaml", "work")
+    lock = Below("lock", "work")
+    agenda = Below("agenda.json", "work")
+    code = Below("code", "work")
 
     def request(self, cell_id: str) -> Path:
         return self.root.joinpath("requests", f"{cell_id}.json")
 
     def own(self, digest: str) -> Path:
         """The frozen copy of files of the user's own with this digest."""
-        return self.root / "own" / digest[:16]
-
-    def summary(self, cell_id: str) -> Path:
-        return self.root.joinpath("cells", f"{cell_id}.json")
+        return self.work / "own" / digest[:16]
 
     def log(self, name: str) -> Path:
         """The log of a job, or of the jobs of a cell."""
-        return self.root.joinpath("logs", f"{name}.log")
+        return self.work.joinpath("logs", f"{name}.log")
 
     def job(self, name: str) -> Path:
         """What a job leaves until the table is made: the status of its cells."""
-        return self.root.joinpath("jobs", f"{name}.json")
+        return self.work.joinpath("jobs", f"{name}.json")
 
     def need(self, name: str) -> Path:
         """A note that `data.NAME` or `image.NAME` was made, or why not."""
-        return self.root.joinpath("needs", f"{name}.json")
+        return self.work.joinpath("needs", f"{name}.json")
+
+    def summary(self, cell_id: str, attempt: int) -> Path:
+        """What a job has found of an attempt that is complete."""
+        return self.attempt(cell_id, attempt) / "summary.json"
 
     def attempt(self, cell_id: str, attempt: int) -> Path:
         return self.records / cell_id / str(attempt)
@@ -281,7 +286,7 @@ def explain_damage(error: Exception, root: Path) -> str:
         root: the result directory, which a published reason must not name.
     """
     said = first_line(str(error).replace(f"{root}/", ""))
-    return f"{said}: restore this file, or rerun the cell"
+    return f"{said}: restore this file, or measure the cell again"
 
 
 def read_versioned(path: Path, kind: str, version: int, remedy: str = "") -> Record:
@@ -398,13 +403,20 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
     return Verdict("not-run", reason, ok, wanted, complete)
 
 
-def judge_gated(
-    gate: Sequence[Record], records: Sequence[Record], wanted: int
+def judge_attempt(
+    gate: Sequence[Record], records: Sequence[Record], wanted: int, stale: str | None
 ) -> Verdict:
-    """Decide the status of a cell from the records of its gate and its launches.
+    """Decide the status of a cell: jobs, `rankbench status` and tables all ask here.
 
-    A mismatch in the gate overrides all launches.
+    Args:
+        gate: the records of its gate; a mismatch there overrides all launches.
+        records: of its launches.
+        wanted: how many launches it needs.
+        stale: why they do not fit the plan any more, as `why_stale` says it.
     """
+    if stale is not None:
+        ok = judge(records, wanted).ok
+        return Verdict("stale", stale, ok, wanted, complete=True)
     for record in gate:
         if record["status"] == "mismatch":
             return Verdict("mismatch", record["reason"], 0, wanted, complete=True)
@@ -471,6 +483,17 @@ def describe_result(record: Record) -> str:
     context = (record.get("cell") or {}).get("context")
     unit = "samples" if context is None else "tokens"
     return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
+
+
+def describe_speed(records: Sequence[Record]) -> str:
+    """The mean speed of the launches of an attempt that count; empty without any."""
+    counted = counting(records)
+    ok = [r for r in counted if r["status"] == "ok" and r.get("ranks")]
+    if not ok:
+        return ""
+    words = [describe_result(record).split() for record in ok]
+    mean = sum(float(value) for value, _ in words) / len(words)
+    return f"{mean:.0f} {words[0][1]}"
 
 
 def describe_launch(record: Record, *, is_repeated: bool) -> str:

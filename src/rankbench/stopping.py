@@ -41,7 +41,7 @@ def brief(record: Record) -> Record:
     The supervisor of a thousand cells keeps these, not the records.
     """
     kept = (
-        *("status", "reason", "cause", "launch", "round"),
+        *("status", "reason", "cause", "launch", "round", "cell_hash", "image"),
         *("repeats", "shape", "surroundings", "devices"),
     )
     found = {key: record[key] for key in kept if key in record}

@@ -89,7 +89,7 @@ def test_a_run_is_published_and_verified(project, tmp_path):
 
 
 def is_definition(name: str) -> bool:
-    return name.startswith("code/")
+    return name.startswith("work/code/")
 
 
 @pytest.mark.first

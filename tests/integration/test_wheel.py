@@ -113,7 +113,7 @@ def test_a_project_of_ones_own(installed, tmp_path, digits_file):
     table = run(rankbench, "table", "--json", "--no-plots", cwd=own)
     rows = json.loads(table)
     assert [row["status"] for row in rows] == ["ok", "ok"], rows
-    (described,) = own.glob("results/own/code/*/code.json")
+    (described,) = own.glob("results/own/work/code/*/code.json")
     code = json.loads(described.read_text())
     # The project is not a checkout of rankbench, even if its folder is one of another
     # project.

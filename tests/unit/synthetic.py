@@ -101,6 +101,7 @@ def write_plan(
     }
     root.mkdir(parents=True, exist_ok=True)
     layout.plan.write_text(json.dumps(plan))
+    layout.work.mkdir(parents=True, exist_ok=True)
     layout.experiment.write_bytes(source)
     return layout
 

@@ -42,7 +42,7 @@ def write_results(root: Path) -> Layout:
         )
         layout.log(cell["id"]).parent.mkdir(exist_ok=True)
         layout.log(cell["id"]).write_text("launch 1 ok\n")
-    containers = root / "code" / ("a" * 16) / "containers"
+    containers = root / "work/code" / ("a" * 16) / "containers"
     containers.mkdir(parents=True)
     (containers / "gloo.def").write_text("Bootstrap: docker\n")
     rank = json.loads(layout.plan.read_text())["code"]["rank"]
@@ -101,7 +101,7 @@ def test_a_bundle_has_what_was_measured_and_what_follows(made):
     whole = {"plan.json", "experiment.yaml", "about.json", "CITATION.cff"}
     plots = {f"plots/{n}.{s}" for n in ("scaling", "curves") for s in ("csv", "svg")}
     assert {RECORD, STEPS, LOG, *whole, *plots, *TABLES} < names
-    assert f"code/{'a' * 16}/containers/gloo.def" in names
+    assert f"work/code/{'a' * 16}/containers/gloo.def" in names
     assert "plots/profile-ddp.gloo.1x1.convnet.digits.csv" in names
     assert not [name for name in names if "claim" in name]
 

@@ -20,7 +20,7 @@ def made(tmp_path_factory) -> Path:
     """A bundle with a model that would leave a mark, if anything executed it."""
     place = tmp_path_factory.mktemp("own")
     layout = write_own_model(place)
-    (folder,) = (layout.root / "own").iterdir()
+    (folder,) = (layout.work / "own").iterdir()
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__/net.pyc").write_text("compiled")
     write_bundle(layout, place / "bundle", anonymise=True)
@@ -40,7 +40,7 @@ def said(bundle: Path) -> list[str]:
 
 
 def net_of(bundle: Path) -> Path:
-    (path,) = bundle.glob("own/*/net.py")
+    (path,) = bundle.glob("work/own/*/net.py")
     return path
 
 
@@ -57,7 +57,7 @@ def edit(bundle: Path) -> None:
 
 def remove(bundle: Path) -> None:
     net_of(bundle).unlink()
-    net_of_folder = next(bundle.glob("own/*"))
+    net_of_folder = next(bundle.glob("work/own/*"))
     net_of_folder.rmdir()
 
 

@@ -213,8 +213,8 @@ def test_what_was_measured_fits_whatever_is_estimated(tmp_path):
     layout = write_plan(tmp_path, [ok, full, new])
     for cell, status in ((ok, "ok"), (full, "oom")):
         summary = {"cell_hash": cell["hash"], "status": status}
-        write_json(layout.summary(cell["id"]), summary)
-    layout.summary("damaged").write_text("{")
+        write_json(layout.summary(cell["id"], 1), summary)
+    write_json(layout.summary("damaged", 1), [])
     estimates = {cell["hash"]: {"ranks": []} for cell in (ok, full, new)}
     marked = mark_measured(estimates, layout)
     assert [found["measured"] for found in marked.values()] == [True, False, False]

@@ -59,11 +59,11 @@ def reasons(layout: Layout) -> list[str | None]:
 
 
 def test_a_row_says_why_its_image_is_not_there(layout):
-    assert reasons(layout) == [None, *["not measured yet: rankbench run"] * 2]
+    assert reasons(layout) == [None, *["not measured yet"] * 2]
     fail()
-    assert reasons(layout) == [None, SAID, "not measured yet: rankbench run"]
+    assert reasons(layout) == [None, SAID, "not measured yet"]
     note_attempt(GLOO, None, "logs/images/gloo-cpu.log")
-    assert reasons(layout) == [None, *["not measured yet: rankbench run"] * 2]
+    assert reasons(layout) == [None, *["not measured yet"] * 2]
 
 
 def test_a_row_says_why_its_data_are_not_there(layout):
@@ -78,7 +78,7 @@ def test_without_a_run_nothing_is_written(layout, monkeypatch):
     monkeypatch.delenv(PLAN_VARIABLE)
     fail()
     note_attempt(GLOO, None, "logs/images/gloo-cpu.log")
-    assert not (layout.root / "needs").exists()
+    assert not (layout.work / "needs").exists()
 
 
 def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path, monkeypatch):
@@ -111,8 +111,8 @@ def test_a_damaged_file_is_named(layout, text, said, cli):
 
 
 def test_names_that_lead_elsewhere_are_not_followed(layout):
-    wanted = Need(DATA, "/../../plan")
-    (layout.root / "needs/data.").mkdir(parents=True)
+    wanted = Need(DATA, "/../../../plan")
+    (layout.work / "needs/data.").mkdir(parents=True)
     assert wanted.file(layout).is_file()
     assert explain_failures(layout, [wanted]) is None
 
@@ -172,7 +172,7 @@ def test_a_bundle_has_it_and_verifies(layout, tmp_path):
         "fetch failed after 2 s: no such wheel"
         in (tmp_path / "bundle/table.csv").read_text()
     )
-    (tmp_path / "bundle/needs/image.gloo-cpu.json").unlink()
+    (tmp_path / "bundle/work/needs/image.gloo-cpu.json").unlink()
     seal(tmp_path / "bundle")
     places = [finding.where for finding in verify_bundle(tmp_path / "bundle").findings]
     assert "row 3 of ddp.gloo.1x2.convnet.digits, column reason" in places

@@ -132,8 +132,9 @@ def test_status_and_show_refuse_damaged_foreign_results(layout, capsys, name, ch
     cell = PLANNED["id"]
     asked = Request(attempt=1, launches=1, cell_hash=PLANNED["hash"])
     write_json(layout.request(cell), asdict(asked))
-    write_json(layout.summary(cell), {"attempt": 1, "enough": 1})
-    paths = {"request": layout.request(cell), "summary": layout.summary(cell)}
+    found = {"status": "ok", "enough": 1}
+    write_json(layout.summary(cell, 1), found)
+    paths = {"request": layout.request(cell), "summary": layout.summary(cell, 1)}
     path = paths.get(name, record_of(layout))
     status, show = ["status", str(layout.root)], ["status", str(layout.root), cell]
     for command in (status, show):

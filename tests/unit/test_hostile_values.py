@@ -52,7 +52,7 @@ def test_hostile_values_are_planned(tmp_path):
     layout = Layout(tmp_path / "results")
     for name in plan.cells:
         assert is_safe(name, LONGEST_ID)
-        places = (layout.summary(name), layout.job(name), layout.launch(name, 1, 1))
+        places = (layout.summary(name, 1), layout.job(name), layout.launch(name, 1, 1))
         assert all(layout.root in place.resolve().parents for place in places)
 
 

@@ -60,7 +60,8 @@ def test_results_on_a_file_system_without_locks(opened, monkeypatch):
 
 def test_opening_writes_nothing(opened):
     assert not opened.layout.root.exists()
-    assert find_pending(opened) == dict.fromkeys(opened.plan.cells, 3)
+    assert {lack.launches for lack in find_pending(opened).values()} == {3}
+    assert find_pending(opened).keys() == opened.plan.cells.keys()
 
 
 def test_a_job_finds_the_plan_that_the_main_process_wrote(opened):
@@ -139,26 +140,23 @@ def test_several_cells_can_be_measured_again_at_once(opened, tmp_path):
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
 
 
-def test_more_launches_of_a_cell_that_was_never_measured_are_refused(opened, tmp_path):
+def test_more_launches_of_a_cell_that_was_never_measured(opened, tmp_path):
     config = {
         "experiment": tmp_path / "e.yaml",
         "more": "single.none.1x1.convnet.digits=9",
     }
     run = open_run(config, profile=tmp_path, write=False)
-    assert find_pending(run) == {"single.none.1x1.convnet.digits": 9}
+    assert find_pending(run)["single.none.1x1.convnet.digits"].launches == 9
     assert "  single.none.1x1.convnet.digits  9 launches of 1 rank" in (
         make_preview(run).lines()
     )
-    with pytest.raises(ValueError, match="was not measured yet: measure it first"):
-        begin(run)
-    run.lock.release()
 
 
 def test_an_override_has_results_of_its_own(opened, tmp_path):
     config = {"experiment": tmp_path / "e.yaml", "override": "small"}
     run = open_run(config, profile=tmp_path, write=False)
     assert run.layout.root == opened.layout.root.with_name("some-small")
-    assert set(find_pending(run).values()) == {2}
+    assert {lack.launches for lack in find_pending(run).values()} == {2}
     assert {cell.cell.topology for cell in run.chosen} == {"1x1"}
 
 
@@ -344,9 +342,11 @@ def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkey
 def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path):
     run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
     for cell in run.feasible:
-        # The summary of an earlier attempt, to which a request is newer.
-        write_json(run.layout.summary(cell.id), {"launch_seconds": 2.0})
-        write_json(run.layout.request(cell.id), {})
+        # The summary of an earlier attempt than the one that is wanted.
+        found = {"status": "ok", "enough": None, "launch_seconds": 2.0}
+        write_json(run.layout.summary(cell.id, 1), found)
+        asked = {"attempt": 2, "launches": 4, "cell_hash": cell.hash}
+        write_json(run.layout.request(cell.id), asked)
     assert list(make_preview(run).jobs) == ["experiment"]
 
 

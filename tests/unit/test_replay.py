@@ -102,7 +102,7 @@ def test_their_code_needs_a_word_and_a_faulty_bundle_none(
     monkeypatch.chdir(tmp_path / "here")
     run = ("replay", bundle, "--run", "--site", ROOT / "local_profile")
     said = cli(*run, status=2).err
-    assert "brings code of its own: own/" in said
+    assert "brings code of its own: work/own/" in said
     assert "--run-their-code" in said
     (bundle / "table.csv").write_text("cell\n")
     assert (

@@ -8,7 +8,6 @@ import pytest
 
 from rankbench.launch.job.requests import (
     Request,
-    extend_request,
     make_request,
     read_request,
 )
@@ -35,7 +34,7 @@ def test_first_request(layout):
 def test_request_is_made_once(layout):
     first = make_request(layout, "c", launches=6, cell_hash="h")
     time = layout.request("c").stat().st_mtime_ns
-    assert make_request(layout, "c", launches=9, cell_hash="other") == first
+    assert make_request(layout, "c", launches=5, cell_hash="other") == first
     assert layout.request("c").stat().st_mtime_ns == time
 
 
@@ -50,13 +49,9 @@ def test_rerun_asks_for_the_next_attempt(layout):
 
 def test_more_launches_belong_to_the_same_attempt(layout):
     make_request(layout, "c", launches=6, cell_hash="h", budget=3600.0)
-    extend_request(layout, "c", launches=14)
-    # The user has asked for these launches: the budget of the run before is no limit.
-    assert read_request(layout, "c") == Request(1, 14, "h")
-    extend_request(layout, "c", launches=10)
-    assert read_request(layout, "c") == Request(1, 14, "h")
-    with pytest.raises(ValueError, match="was not measured yet"):
-        extend_request(layout, "d", launches=10)
+    for launches in (14, 10):
+        make_request(layout, "c", launches=launches, cell_hash="h")
+        assert read_request(layout, "c") == Request(1, 14, "h")
 
 
 def test_rerun_without_a_request(layout):
@@ -77,9 +72,11 @@ def test_requests_of_cells_are_apart(layout):
 
 
 @pytest.mark.parametrize("text", ["{", '{"attempt": 1}', "[1]"])
-def test_damaged_request_is_named(layout, text):
+def test_a_damaged_request_is_named_and_replaced(layout, text):
     path = layout.request("c")
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match=f"{path} is damaged"):
-        make_request(layout, "c", launches=1, cell_hash="h")
+        read_request(layout, "c")
+    measured(layout, 1)
+    assert make_request(layout, "c", launches=1, cell_hash="h").attempt == 2

@@ -132,7 +132,7 @@ def test_logs_lie_beside_and_long_ones_are_cut(tmp_path):
     layout.log(DDP).write_text("a run\n")
     site = write(layout)
     logs = [link for link in Page(read_text(layout)).links if link.endswith(".log")]
-    assert logs == [f"logs/{DDP}.log", f"records/{DDP}/1/1/rank0.log"]
+    assert logs == [f"work/logs/{DDP}.log", f"records/{DDP}/1/1/rank0.log"]
     texts = [(tmp_path / "site" / log).read_text() for log in logs]
     assert texts[0] == "a run\n"
     assert texts[1].startswith("[the first 8 bytes are left out]\n")

@@ -13,7 +13,7 @@ rule site:
     output:
         str(LAYOUT.root / "site" / "index.html"),
     log:
-        str(LAYOUT.root / "logs" / "publish.log"),
+        str(LAYOUT.log("publish")),
     localrule: True
     params:
         python=sys.executable,

@@ -15,7 +15,7 @@ rule table:
     output:
         RESULTS,
     log:
-        str(LAYOUT.root / "logs" / "table.log"),
+        str(LAYOUT.log("table")),
     localrule: True
     params:
         python=sys.executable,

@@ -4,7 +4,7 @@
 
 rule site_check:
     input:
-        str(LAYOUT.root / "hosts.json"),
+        str(LAYOUT.work / "hosts.json"),
     log:
         "logs/site_check.log",
     localrule: True
@@ -21,7 +21,7 @@ rule site_check:
 
 rule hosts:
     output:
-        str(LAYOUT.root / "hosts.json"),
+        str(LAYOUT.work / "hosts.json"),
     log:
         "logs/hosts.log",
     resources:

@@ -6,29 +6,20 @@ import argparse
 import os
 import signal
 import subprocess
-import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-
 from rankbench.commands._base import how_to_continue, require_workflow
-from rankbench.commands._display import Plain, open_display
 from rankbench.commands._options import FINDING, INTERRUPTED, OK
-from rankbench.commands._watch import Tail, Watch
 from rankbench.invocation import shown
-from rankbench.project import BEGUN, Run, begin, find_pending
-from rankbench.project.status import (
-    State,
-    find_jobs,
-    find_state,
-    find_verdict,
-    why_not_run,
-)
+from rankbench.project import BEGUN, Run, begin
+from rankbench.project.jobs import jobs_of
+from rankbench.project.status import State, find_jobs, find_state, why_not_run
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of, seconds_between_looks
 
@@ -39,7 +30,7 @@ LAST_LINES = 15
 
 
 def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Run Snakemake to its end, and show the progress of the cells.
+    """Run Snakemake to its end, and show what the jobs say.
 
     Args:
         run: the run, not begun yet; it is begun here, so that Snakemake need not.
@@ -56,36 +47,20 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     # The table is made last: missing packages for results must show up now, not then.
     require_workflow(run, "results")
     begin(run)
-    log = run.layout.root / "logs" / f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+    log = run.layout.log(f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}")
     log.parent.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True, highlight=False)
-    say(f"$ {shown(argv)}\n  log: {log}", aside=True)
-    again = {cell.id for cell in run.rerun}
-    # How many launches of each requested attempt exist already.
-    kept = {
-        cell.id: verdict.ok
-        for cell in run.feasible
-        if cell.id not in again
-        and (verdict := find_verdict(run.plan, run.layout, cell))
-    }
-    watch = Watch(run.layout, find_pending(run), kept)
-    display = open_display(console, watch.cells, plain=arguments.verbose)
+    say(f"$ {shown(argv)}", f"  log: {log}", aside=True)
+    logs = [Tail(run.layout.log(name)) for name in jobs_of(run)]
     with (
-        open(log, "w+") as file,
+        open(log, "w") as file,
         start_snakemake(argv, file, run.lock.handle) as (child, signals),
     ):
-        try:
-            _follow(run, child, watch, display, log, verbose=arguments.verbose)
-        finally:
-            display.close()
+        _follow(run, child, logs, Tail(log), verbose=arguments.verbose)
     run.lock.release()
     if signals:
         name = signal.Signals(signals[0]).name
-        rest = how_to_continue(arguments)
-        say(
-            f"stopped by {name}: finished launches are kept. To continue:\n  {rest}",
-            aside=True,
-        )
+        said = f"stopped by {name}: finished launches are kept. To continue:"
+        say(said, f"  {how_to_continue(arguments)}", aside=True)
         return INTERRUPTED
     # Say why Snakemake failed, if it did.
     status = child.returncode
@@ -95,75 +70,90 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
         say(f"not measured: {reason}", aside=True)
     if status and not failed and not reasons:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        say(f"Snakemake failed (exit status {status}). The end of {log}:", aside=True)
-        say("\n".join(f"  {line}" for line in lines), aside=True)
+        said = f"Snakemake failed (exit status {status}). The end of {log}:"
+        say(said, *(f"  {line}" for line in lines), aside=True)
     return FINDING if status or failed else OK
 
 
 def run_target(argv: Sequence[str]) -> int:
-    """Run a command to its end on this terminal; return 0, 1 or 130.
+    """Run a command to its end, and show its output; return 0, 1 or 130.
 
     Its output goes to stderr, because stdout is for results.
     """
     say(f"$ {shown(argv)}", aside=True)
-    with start_snakemake(argv, sys.stderr) as (child, signals):
+    with start_snakemake(argv, subprocess.PIPE) as (child, signals):
+        assert child.stdout is not None
+        for line in child.stdout:
+            say(line.decode(errors="replace").rstrip("\n"), aside=True)
         child.wait()
     if signals:
         return INTERRUPTED
     return FINDING if child.returncode else OK
 
 
+class Tail:
+    """Reads the lines that are appended to a file from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> list[str]:
+        """Return new lines that are complete and not blank."""
+        if not self._path.exists():
+            return []
+        with open(self._path, "rb") as file:
+            file.seek(self._place)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._place += len(new)
+        lines = new.decode(errors="replace").splitlines()
+        return [line for line in lines if line.strip()]
+
+
 def _follow(
     run: Run,
     child: subprocess.Popen[bytes],
-    watch: Watch,
-    display: Plain,
-    log: Path,
+    logs: Sequence[Tail],
+    output: Tail,
     *,
     verbose: bool,
 ) -> None:
-    """Show the progress of the cells until Snakemake ends."""
-    on_cluster = scheduler_of(run.plan.site).has_queue
-    pause = LOOK_ON_CLUSTER if on_cluster else LOOK
-    tail, looked, asked = Tail(log), 0.0, 0.0
-    changed = time.monotonic()
-    while True:
-        ended = child.poll() is not None
-        for line in tail.read():
-            # Builds of images and faults explain a late first cell.
-            of_image = line.partition("  ")[0] in run.plan.images
-            if verbose or of_image or _FOR_PEOPLE in line:
-                display.say(line)
-        if ended or time.monotonic() - looked >= pause:
-            looked = time.monotonic()
-            quiet = looked - changed
-            if on_cluster and looked - asked >= seconds_between_looks(ASK, quiet):
-                asked = looked
-                # Slurm may answer the next time.
-                with suppress(ValueError):
-                    jobs = find_jobs(run.plan, run.layout, Path())
-                    for waiting in watch.cells:
-                        job = jobs.get(waiting.id)
-                        waiting.queued = job.describe() if job else "queued"
-            for event in watch.look():
-                changed = looked
-                cell = run.plan.cells[event.cell.id]
-                done = event.kind == "done"
-                state = find_state(run.plan, run.layout, cell) if done else None
-                display.show(event, state)
-        display.refresh(tail.last)
-        if ended:
-            return
-        time.sleep(min(LOOK, pause))
+    """Show what jobs and builds of images say, until Snakemake ends."""
+    has_queue = scheduler_of(run.plan.site).has_queue
+    changed, asked, queue = time.monotonic(), 0.0, ""
+    ended = False
+    while not ended:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_ON_CLUSTER if has_queue else LOOK)
+            ended = True
+        # Builds of images explain a late first launch.
+        for line in output.read():
+            if verbose or line.partition("  ")[0] in run.plan.images:
+                say(line, aside=True)
+        now = time.monotonic()
+        for line in [line for log in logs for line in log.read()]:
+            changed = now
+            say(line, aside=True)
+        if has_queue and now - asked >= seconds_between_looks(ASK, now - changed):
+            before, asked, queue = queue, now, _describe_queue(run)
+            if queue not in ("", before):
+                say(queue, aside=True)
+
+
+def _describe_queue(run: Run) -> str:
+    """The jobs of the run that wait and run, in words; empty if Slurm says nothing."""
+    with suppress(ValueError):  # It may answer the next time.
+        jobs = find_jobs(run.plan, run.layout, Path()).values()
+        states = {job.id: "run" if job.hosts else f"wait ({job.why})" for job in jobs}
+        counts = sorted(Counter(states.values()).items())
+        return ", ".join(f"{count} jobs {state}" for state, count in counts)
+    return ""
 
 
 def states_of(run: Run) -> dict[str, State]:
     """Return the states of the chosen cells of a run."""
     return {cell.id: find_state(run.plan, run.layout, cell) for cell in run.chosen}
-
-
-# Part of lines that explain why a cell is not measured.
-_FOR_PEOPLE = "  not measured: "
 
 
 def own_cache(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -181,13 +171,13 @@ def own_cache(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 @contextmanager
 def start_snakemake(
-    argv: Sequence[str], output: IO[str], lock: int | None = None
+    argv: Sequence[str], output: IO[str] | int, lock: int | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """Start Snakemake. On SIGINT, SIGTERM or SIGHUP, it stops and cancels its jobs.
 
     Args:
         argv: the command.
-        output: file for its output.
+        output: file for its output, or `subprocess.PIPE`.
         lock: that of a run which has begun: Snakemake holds it, and reads its plan.
 
     Yields:
@@ -221,7 +211,7 @@ def start_snakemake(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=None if output is sys.stderr else subprocess.STDOUT,
+            stderr=subprocess.STDOUT,
             # In its own group, Snakemake gets each signal once: from the handler here.
             process_group=0,
             env=os.environ | own_cache() | begun,

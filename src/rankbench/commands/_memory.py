@@ -46,7 +46,7 @@ def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate
     answers = _ask(run, [(cell.cell, cell.shape) for cell in asked])
     known |= {cell.hash: found for cell, found in zip(asked, answers, strict=True)}
     if asked:
-        run.layout.root.mkdir(parents=True, exist_ok=True)
+        run.layout.work.mkdir(parents=True, exist_ok=True)
         write_json(run.layout.estimates, {"code": code, "cells": known})
     memory = run.plan.site["device_memory_gib"]
     return {

@@ -10,7 +10,8 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import CELL, EXPERIMENT, TOPOLOGY
 from rankbench.matrix.site import NATIVE
 from rankbench.plan import PlannedCell
-from rankbench.project.run import Job, Run
-from rankbench.record import mtime_of, read_json
+from rankbench.project.run import Job, Pending, Run
+from rankbench.project.status import find_verdict, read_summary
+from rankbench.record import NOT_MEASURED, UNFINISHED, explain_damage, why_stale
 from rankbench.schedulers import scheduler_of
 
 ON_THIS_MACHINE = "this-machine"
@@ -44,34 +46,47 @@ OF_A_JOB = (
 )
 
 
-def find_pending(run: Run) -> dict[str, int]:
-    """Return the number of pending launches of each chosen cell not measured yet."""
-    again = {cell.id for cell in run.rerun}
-    found = {}
-    for cell in run.feasible:
-        summary = run.layout.summary(cell.id)
-        asked, done = mtime_of(run.layout.request(cell.id)), mtime_of(summary)
-        # A summary is newer than the request that it answers.
-        is_measured = asked and done and done >= asked
-        is_measured = is_measured and not has_new_budget(run, cell.id)
-        if cell.id in again or not is_measured:
-            found[cell.id] = run.launches(cell.id)
-        elif cell.id in run.more:
-            measured = read_json(summary)["launches_ok"]
-            if run.more[cell.id] > measured:
-                found[cell.id] = run.more[cell.id] - measured
-        elif run.plan.experiment["profile"]:
-            request = read_request(run.layout, cell.id)
-            if request is None or not request.profile:
-                found[cell.id] = 0
-    return found
+def find_pending(run: Run) -> dict[str, Pending]:
+    """Return what each chosen cell lacks that is not measured, or is stale."""
+    if run.pending is None:
+        again = {cell.id for cell in run.rerun}
+        found = {
+            cell.id: Pending(run.launches(cell.id), "asked for again", again=True)
+            if cell.id in again
+            else _find_lack(run, cell)
+            for cell in run.feasible
+        }
+        run.pending = {name: lack for name, lack in found.items() if lack}
+    return run.pending
 
 
-def has_new_budget(run: Run, cell_id: str) -> bool:
-    """Return whether the budget ended the launches of a cell, and is another now."""
-    summary = read_json(run.layout.summary(cell_id))
-    new = summary.get("budget") != run.plan.experiment["budget"]
-    return new and summary.get("enough") is not None
+def _find_lack(run: Run, cell: PlannedCell) -> Pending | None:
+    """What the requested attempt of a cell lacks, by its request and its summary."""
+    experiment, wanted = run.plan.experiment, run.launches(cell.id)
+    try:
+        request = read_request(run.layout, cell.id)
+        if request is None:
+            return Pending(wanted, NOT_MEASURED)
+        wanted = max(wanted, request.launches)
+        done = read_summary(run.layout, cell.id, request.attempt)
+    except ValueError as error:
+        return Pending(wanted, explain_damage(error, run.layout.root), again=True)
+    image = run.plan.image_of(cell)
+    if done is None or why_stale([done], cell_hash=cell.hash, image=image):
+        # Its records say more, and they are not many.
+        verdict = find_verdict(run.plan, run.layout, cell)
+        if verdict is None or verdict.status != "stale":
+            ok = 0 if verdict is None else verdict.ok
+            return Pending(max(wanted - ok, 0), f"{ok} of {wanted} {UNFINISHED}")
+        return Pending(run.launches(cell.id), str(verdict.reason), again=True)
+    ok, enough = done.get("launches_ok", 0), done.get("enough")
+    if enough is None and done.get("launches", 0) < wanted:
+        return Pending(wanted - ok, f"{ok} of {wanted} {UNFINISHED}")
+    if enough is not None and done.get("budget") != experiment["budget"]:
+        return Pending(wanted - ok, "the budget ended it, and is another now")
+    if (experiment["profile"] or request.profile) and not done.get("profile"):
+        return Pending(0, "without a profile")
+    return None
 
 
 def jobs_of(run: Run) -> dict[str, Job]:
@@ -103,7 +118,7 @@ def jobs_of(run: Run) -> dict[str, Job]:
 
 
 def _group(
-    run: Run, pending: Mapping[str, int], allocation: str | None = None
+    run: Run, pending: Collection[str], allocation: str | None = None
 ) -> dict[str, list[PlannedCell]]:
     """Return the pending cells by the names of their jobs."""
     groups: dict[str, list[PlannedCell]] = {}
@@ -228,21 +243,22 @@ def count_beside(run: Run, cell_id: str, *, measures: bool = True) -> int:
 
 def mean_seconds(run: Run, cell_id: str) -> float | None:
     """Return the mean seconds of a cell's latest launches; None without a summary."""
-    summary = run.layout.summary(cell_id)
-    if not summary.exists():
-        return None
-    mean: float | None = read_json(summary)["launch_seconds"]
-    return mean
+    for attempt in reversed(run.layout.attempts(cell_id)):
+        with suppress(ValueError):
+            if found := read_summary(run.layout, cell_id, attempt):
+                mean: float | None = found.get("launch_seconds")
+                return mean
+    return None
 
 
-def held_seconds(run: Run, pending: Mapping[str, int], allocation: str) -> float:
+def held_seconds(run: Run, allocation: str) -> float:
     """Return device-seconds of the pending launches, with idle devices of a job.
 
     Args:
         run: the run.
-        pending: cell -> number of its launches.
         allocation: a value of the key.
     """
+    pending = find_pending(run)
     limit = run.plan.experiment["time_limit"]
     total = 0.0
     for group in _group(run, pending, allocation).values():
@@ -250,7 +266,7 @@ def held_seconds(run: Run, pending: Mapping[str, int], allocation: str) -> float
         hosts = max(size.nodes for size in sizes)
         devices = hosts * max(size.devices_per_node for size in sizes)
         total += devices * sum(
-            (pending[cell.id] + count_beside(run, cell.id))
+            (pending[cell.id].launches + count_beside(run, cell.id))
             * launch_seconds(mean_seconds(run, cell.id), limit)
             for cell in group
         )
@@ -363,7 +379,11 @@ def job_files(run: Run) -> list[str]:
 def summary_files(run: Run) -> list[str]:
     """Return the summaries of cells that were measured and are not measured now."""
     pending = {cell for job in jobs_of(run).values() for cell in job.cells}
-    paths = [run.layout.summary(c.id) for c in run.plan.feasible if c.id not in pending]
+    paths = [
+        run.layout.summary(cell.id, max(run.layout.attempts(cell.id), default=0))
+        for cell in run.plan.feasible
+        if cell.id not in pending
+    ]
     return [str(path) for path in paths if path.exists()]
 
 

@@ -21,6 +21,7 @@ from rankbench.project.jobs import (
     why_too_long,
 )
 from rankbench.project.run import Run
+from rankbench.record import NOT_MEASURED
 from rankbench.schedulers import scheduler_of
 
 # A longer list is shortened or summarised.
@@ -45,6 +46,7 @@ class Preview:
         held: allocation -> device-seconds of the run under it, with idle devices.
         apart: cells that cannot share a job although others do.
         too_long: which job exceeds the time limit of its partition, if one does.
+        why: id of a cell to measure -> what it lacks.
     """
 
     chosen: Sequence[PlannedCell]
@@ -58,6 +60,7 @@ class Preview:
     held: Mapping[str, float] = field(default_factory=dict)
     apart: Sequence[str] = ()
     too_long: str | None = None
+    why: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, *, measured: bool = False) -> list[str]:
         """The preview as lines of text, with the measured cells if they are wanted."""
@@ -88,6 +91,7 @@ class Preview:
         """The preview as JSON values, for programs."""
         return {
             "to_measure": dict(self.pending),
+            "why": dict(self.why),
             "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
             "images_to_make": dict(self.images),
             "device_hours_at_most": self._most() / 3600,
@@ -111,7 +115,9 @@ class Preview:
         shape, launches = cell.shape, self.pending[cell.id]
         ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
         marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
-        return f"{cell.id}  {launches} launches of {ranks}{marks}"
+        why = self.why.get(cell.id, NOT_MEASURED)
+        said = "" if why == NOT_MEASURED else f"  ({why})"
+        return f"{cell.id}  {launches} launches of {ranks}{marks}{said}"
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
@@ -170,7 +176,8 @@ class Preview:
 
 def make_preview(run: Run) -> Preview:
     """Return what a run would do; write nothing."""
-    pending, jobs = find_pending(run), jobs_of(run)
+    lacks, jobs = find_pending(run), jobs_of(run)
+    pending = {name: lack.launches for name, lack in lacks.items()}
     experiment, has_queue = run.plan.experiment, scheduler_of(run.plan.site).has_queue
     means = {cell_id: mean_seconds(run, cell_id) for cell_id in pending}
     images = {name: reason_to_make(run.known_images[name]) for name in run.image_names}
@@ -193,12 +200,13 @@ def make_preview(run: Run) -> Preview:
         },
         in_rounds=shared and experiment["order"] == ROUNDS,
         held={
-            allocation: held_seconds(run, pending, allocation)
+            allocation: held_seconds(run, allocation)
             for allocation in (CELL, TOPOLOGY, EXPERIMENT)
             if has_queue and shared
         },
         apart=[] if experiment["allocation"] == CELL else alone,
         too_long=why_too_long(run),
+        why={name: lack.why for name, lack in lacks.items()},
     )
 
 

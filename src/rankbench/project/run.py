@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rankbench.cell import AUTO, PROGRAMS
 from rankbench.environ import keep_job, physical_cores
@@ -78,7 +78,7 @@ class Lock:
             ValueError: another run holds the lock, and the message names its process;
                 or the file system has no locks.
         """
-        self._layout.root.mkdir(parents=True, exist_ok=True)
+        self._layout.work.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,6 +128,20 @@ class Job:
     here: bool = False
 
 
+class Pending(NamedTuple):
+    """What a cell lacks.
+
+    Attributes:
+        launches: how many.
+        why: in words.
+        again: whether it needs a new attempt.
+    """
+
+    launches: int
+    why: str
+    again: bool = False
+
+
 @dataclass
 class Run:
     """A plan, and the requested cells.
@@ -144,6 +158,7 @@ class Run:
         plots: whether to draw plots beside the tables.
         own: files of the user's own; empty in a reopened run, which has copies of them.
         resources: job -> what it requests from Slurm, if computed.
+        pending: `project.jobs.find_pending`; None: not computed.
         jobs: `project.jobs.jobs_of`; None: not computed.
         needs: `project.jobs.needs_of`; None: not computed.
     """
@@ -157,6 +172,7 @@ class Run:
     plots: bool = True
     own: OwnFiles = field(default_factory=OwnFiles)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
+    pending: dict[str, Pending] | None = field(default=None, compare=False)
     jobs: dict[str, Job] | None = field(default=None, compare=False)
     needs: Sequence[Need] | None = field(default=None, compare=False)
 
@@ -298,7 +314,7 @@ def mark_measured(
     if not estimates:
         return estimates
     measured = set()
-    for path in layout.root.glob("cells/*.json"):
+    for path in layout.records.glob("*/*/summary.json"):
         with suppress(OSError, ValueError, KeyError):
             summary = read_json(path)
             if summary["status"] == "ok":

@@ -14,11 +14,10 @@ from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.provenance import freeze_code, freeze_files
-from rankbench.launch.job.requests import extend_request, make_request
+from rankbench.launch.job.requests import make_request
 from rankbench.plan import read_plan
 from rankbench.project.jobs import (
     find_pending,
-    has_new_budget,
     jobs_of,
     needs_of,
     why_too_long,
@@ -63,7 +62,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
         # Those of an earlier run, which has ended, since this run has the lock.
         if wait_for_lost_jobs(find_lost_jobs, say=partial(say, aside=True)):
             # They have measured some of the cells.
-            run.jobs = None
+            run.pending = run.jobs = None
             run.resources.clear()
             say(make_preview(run).lines()[0], aside=True)
     except ValueError as error:
@@ -82,7 +81,18 @@ def begin(run: Run, *, measures: bool = True) -> None:
             "get jobs of their own: start the run on a login node if you can",
             aside=True,
         )
-    _make_requests(run)
+    experiment = run.plan.experiment
+    for name, lack in pending.items():
+        make_request(
+            run.layout,
+            name,
+            again=lack.again,
+            launches=run.launches(name),
+            cell_hash=run.plan.cells[name].hash,
+            profile=experiment["profile"],
+            # Who asks for these launches sets no limit to them.
+            budget=None if name in run.more else experiment["budget"],
+        )
     for name in jobs:
         # A job that is complete would not measure what a rerun asks for.
         run.layout.job(name).unlink(missing_ok=True)
@@ -93,7 +103,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
         need.file(run.layout).unlink(missing_ok=True)
     # By these variables all jobs, Slurm jobs too, find the plan and the frozen code.
     os.environ[PLAN_VARIABLE] = str(run.layout.plan)
-    frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
+    frozen = freeze_code(run.layout.code.absolute()) / "src"
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)
     for own in run.own.files.values():
@@ -105,7 +115,6 @@ def begin(run: Run, *, measures: bool = True) -> None:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "command": " ".join([name, *sys.argv[1:]]),
-        "launches": pending,
         "jobs": {name: asdict(job) for name, job in jobs.items()},
         "needs": [asdict(need) for need in needs_of(run)],
         "more": run.more,
@@ -131,27 +140,3 @@ def check_scheduler(run: Run) -> None:
             f"this one has {here}: one table must not mix them. Name another folder "
             "(results_dir in site.yaml)"
         )
-
-
-def _make_requests(run: Run) -> None:
-    """Write missing requests of the chosen cells; ask for a new attempt in a rerun."""
-    again = {cell.id for cell in run.rerun}
-    experiment = run.plan.experiment
-    for cell in run.feasible:
-        if cell.id in run.more:
-            extend_request(run.layout, cell.id, launches=run.more[cell.id])
-        elif (
-            cell.id in again
-            or experiment["profile"]
-            or not run.layout.request(cell.id).exists()
-            or (run.layout.summary(cell.id).exists() and has_new_budget(run, cell.id))
-        ):
-            make_request(
-                run.layout,
-                cell.id,
-                again=cell.id in again,
-                launches=experiment["launches"],
-                cell_hash=cell.hash,
-                profile=experiment["profile"],
-                budget=experiment["budget"],
-            )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.slurm import CellJob, read_queue
 from rankbench.launch.job.claim import open_claims, read_owner
-from rankbench.launch.job.requests import Request, read_request
+from rankbench.launch.job.requests import read_request
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     FAILURES,
@@ -19,7 +19,7 @@ from rankbench.record import (
     Record,
     Verdict,
     explain_damage,
-    judge_gated,
+    judge_attempt,
     read_attempt,
     read_json,
     why_stale,
@@ -51,6 +51,22 @@ class State:
         return self.status in FAILURES
 
 
+def read_summary(layout: Layout, cell_id: str, attempt: int) -> Record | None:
+    """What a job has found of an attempt; None if it is not complete.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = layout.summary(cell_id, attempt)
+    if not path.exists():
+        return None
+    found: Record = read_json(path)
+    enough = found.get("enough") if isinstance(found, dict) else ""
+    if not isinstance(enough, int | None):
+        raise ValueError(f"{path} is damaged: enough: {enough!r:.60}, not a number")
+    return found
+
+
 def _judge(
     plan: Plan, layout: Layout, cell: PlannedCell
 ) -> tuple[Verdict, Path, Sequence[Record]] | None:
@@ -64,37 +80,22 @@ def _judge(
         request = read_request(layout, cell.id)
         if request is None:
             return None
-        attempt = layout.attempt(cell.id, request.attempt)
-        wanted = request.launches
-        return _judge_files(plan, layout, cell, request)
+        attempt, wanted = layout.attempt(cell.id, request.attempt), request.launches
+        # The number of launches that suffice, if the budget ended them.
+        summary = read_summary(layout, cell.id, request.attempt) or {}
+        wanted = summary.get("enough") or wanted
+        gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
+        stale = why_stale(
+            records,
+            cell_hash=cell.hash,
+            image=plan.image_of(cell),
+            asked_hash=request.cell_hash,
+        )
+        verdict = judge_attempt(gate, records, wanted, stale)
+        return verdict, attempt, records or gate
     except ValueError as error:
         reason = explain_damage(error, layout.root)
         return Verdict("stale", reason, 0, wanted, complete=True), attempt, []
-
-
-def _judge_files(
-    plan: Plan, layout: Layout, cell: PlannedCell, request: Request
-) -> tuple[Verdict, Path, Sequence[Record]]:
-    attempt = layout.attempt(cell.id, request.attempt)
-    gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
-    wanted, path = request.launches, layout.summary(cell.id)
-    summary = read_json(path) if path.exists() else {}
-    try:
-        # The number of launches that the cell got, if the budget ended them.
-        if summary.get("attempt") == request.attempt and summary.get("enough"):
-            wanted = int(summary["enough"])
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    verdict = judge_gated(gate, records, wanted)
-    reason = why_stale(
-        records,
-        cell_hash=cell.hash,
-        image=plan.image_of(cell),
-        asked_hash=request.cell_hash,
-    )
-    if reason is not None:
-        verdict = replace(verdict, status="stale", reason=reason)
-    return verdict, attempt, records or gate
 
 
 def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | None:

@@ -30,10 +30,12 @@ from rankbench.record import (
     Layout,
     Record,
     Verdict,
+    explain_damage,
     judge,
-    judge_gated,
+    judge_attempt,
     numbered,
     read_record,
+    why_stale,
 )
 from rankbench.stopping import LaunchHistory, brief
 
@@ -48,6 +50,7 @@ class Attempt:
         code: description of the code that measures.
         data_dir: folder of the prepared data sets.
         measured, gate, profile: its launches, by purpose.
+        stale: why they do not fit the plan any more; None if they do.
     """
 
     def __init__(
@@ -60,9 +63,11 @@ class Attempt:
     ) -> None:
         self.id, self.cell, self.shape = planned.id, planned.cell, planned.shape
         self._plan, self.planned, self.request = plan, planned, request
+        self._root = layout.root
         self.directory = layout.attempt(self.id, request.attempt)
         name = planned.image
         self.image = None if name is None else dict(plan.images[name])
+        self.stale: str | None = None
         self._no_image: str | None = None
         if self.image is not None:
             # Jobs without images need none of these.
@@ -134,6 +139,20 @@ class Attempt:
             self.gate.records,
         )
 
+    def read(self) -> None:
+        """Read the records that there are, and find whether they fit the plan."""
+        try:
+            for series in (self.gate, self.profile, self.measured):
+                series.read()
+            self.stale = why_stale(
+                self.measured.records,
+                cell_hash=self.planned.hash,
+                image=self.image,
+                asked_hash=self.request.cell_hash,
+            )
+        except ValueError as error:
+            self.stale = explain_damage(error, self._root)
+
     def verdict(self, enough: int | None) -> Verdict:
         """Judge the launches.
 
@@ -141,7 +160,8 @@ class Attempt:
             enough: how many launches suffice, if the budget ended them.
         """
         wanted = self.request.launches if enough is None else enough
-        return judge_gated(self.gate.records, self.measured.records, wanted)
+        gate, records = self.gate.records, self.measured.records
+        return judge_attempt(gate, records, wanted, self.stale)
 
     def spec(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from rankbench.plan import Plan, read_plan
 from rankbench.record import (
     Layout,
     Verdict,
-    explain_damage,
+    describe_speed,
+    read_attempt,
     read_json,
-    why_stale,
     write_json,
 )
 from rankbench.stopping import LaunchHistory
@@ -68,22 +68,11 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
                 path = layout.request(cell_id)
                 raise ValueError(f"{path} is missing: `rankbench run` writes it")
             attempt = Attempt(layout, plan, planned, request, project)
-            try:
-                for series in (attempt.gate, attempt.profile):
-                    series.read()
-                reason = why_stale(
-                    attempt.measured.read(),
-                    cell_hash=attempt.planned.hash,
-                    image=attempt.image,
-                    asked_hash=attempt.request.cell_hash,
-                )
-            except ValueError as error:
-                reason = explain_damage(error, layout.root)
-            if reason is None:
+            attempt.read()
+            if attempt.stale is None:
                 attempts.append(attempt)
                 continue
-            verdict = replace(attempt.verdict(None), status="stale", reason=reason)
-            statuses[cell_id] = _end(layout, attempt, verdict, None, say)
+            statuses[cell_id] = _end(layout, attempt, attempt.verdict(None), None, say)
         except (ValueError, OSError) as error:
             # The other cells can be measured.
             say(cell_id, f"{cell_id}  not measured: {error}")
@@ -199,9 +188,8 @@ def _end(
     """Write the summary of a cell, and return its status."""
     records = attempt.measured.records
     seconds = [r["seconds"]["launch"] for r in records if r["status"] == "ok"]
-    number = attempt.request.attempt
+    image = attempt.image
     summary = {
-        "cell": attempt.id,
         **asdict(attempt.request),
         "status": verdict.status,
         "reason": verdict.reason,
@@ -209,9 +197,17 @@ def _end(
         # The number of launches, if the budget ended them.
         "enough": enough,
         "launch_seconds": sum(seconds) / len(seconds) if seconds else None,
-        "records": [f"{number}/{r['launch']}" for r in records],
+        "image": image and {key: image[key] for key in ("recipe", "sha256")},
     }
-    write_json(layout.summary(attempt.id), summary)
-    if verdict.status != "ok":
-        say(attempt.id, f"{attempt.id}  {verdict.status}: {verdict.reason}")
+    number = attempt.request.attempt
+    write_json(layout.summary(attempt.id, number), summary)
+    said = f"{attempt.id}  {verdict.status}: {verdict.reason}"
+    if verdict.status == "ok":
+        speed = describe_speed(read_attempt(attempt.directory))
+        said = f"{attempt.id}  ok {verdict.ok}/{verdict.wanted}  {speed}"
+        with suppress(ValueError):
+            before = read_attempt(layout.attempt(attempt.id, number - 1))
+            if speed := describe_speed(before):
+                said += f" (attempt {number - 1}: {speed})"
+    say(attempt.id, said)
     return verdict.status

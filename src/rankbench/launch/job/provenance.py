@@ -87,7 +87,10 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".copy-", dir=place))
         beside.chmod(0o755)
-        twin = next(place.parent.parent.glob(f"*/{place.name}/{copy.name}"), None)
+        twin = next(
+            place.parents[2].glob(f"*/{place.parent.name}/{place.name}/{copy.name}"),
+            None,
+        )
         for place_in_copy, path in files.items():
             destination = beside / place_in_copy
             destination.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,7 +40,7 @@ def read_request(layout: Layout, cell_id: str) -> Request | None:
 
 
 def make_request(
-    layout: Layout, cell_id: str, *, again: bool = False, **wanted: Any
+    layout: Layout, cell_id: str, *, again: bool = False, launches: int, **wanted: Any
 ) -> Request:
     """The request of a cell; the first one is made if there is none.
 
@@ -47,32 +48,25 @@ def make_request(
         layout: the result directory.
         cell_id: the cell.
         again: ask for a new attempt; earlier measurements are kept.
+        launches: at least so many.
         wanted: attributes of a request, without the attempt.
     """
-    request = read_request(layout, cell_id)
+    request = None
+    with suppress(ValueError):  # A damaged one is replaced.
+        request = read_request(layout, cell_id)
     if request is None or again:
         # Without a request there may be records, because the file was removed. Never
         # measure into an attempt that may be complete.
         used = [*layout.attempts(cell_id), request.attempt if request else 0]
-        asked = Request(max(used) + 1, **wanted)
+        asked = Request(max(used) + 1, launches, **wanted)
     else:
         # The attempt stays the same: its launches are kept, and others are added.
-        profile = request.profile or wanted.get("profile", False)
-        asked = replace(request, profile=profile, budget=wanted.get("budget"))
+        asked = replace(
+            request,
+            launches=max(launches, request.launches),
+            profile=request.profile or wanted.get("profile", False),
+            budget=wanted.get("budget"),
+        )
     if asked != request:
         write_json(layout.request(cell_id), asdict(asked))
     return asked
-
-
-def extend_request(layout: Layout, cell_id: str, *, launches: int) -> None:
-    """Ask for more launches of the same attempt: those that it has are kept.
-
-    Raises:
-        ValueError: the cell was not measured yet.
-    """
-    request = read_request(layout, cell_id)
-    if request is None:
-        raise ValueError(f"{cell_id} was not measured yet: measure it first")
-    if launches > request.launches:
-        more = replace(request, launches=launches, budget=None)
-        write_json(layout.request(cell_id), asdict(more))

@@ -1,6 +1,6 @@
 """A bundle: everything that a stranger needs to check a table.
 
-    plan.json experiment.yaml requests/ cells/ records/ logs/   what was measured
+    plan.json requests/ records/ work/   what was measured
     code/HASH/ images/                  definitions of the images, and their contents
     about.json CITATION.cff             machines, versions, commit; how to cite
     table.* ... plots/                  the results that follow from it

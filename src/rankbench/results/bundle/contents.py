@@ -38,7 +38,7 @@ _OF_CODE = ("Snakefile", "containers", "workflow/rules")
 
 ABOUT, MADE_WITH = "about.json", "made_with"
 
-DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
+DEFINITIONS, IMAGES, OWN = "work/code/", "images/", "work/own/"
 
 # The package that made the tables.
 CODE = f"{DEFINITIONS}rankbench.tar.zst"
@@ -69,7 +69,7 @@ def find_measured(layout: Layout, plan: Record) -> Iterator[Path]:
     """Plan, requests, summaries, logs, records, and notes of what could not be made."""
     yield layout.plan
     for cell in (planned["id"] for planned in plan["cells"]):
-        for path in (layout.request(cell), layout.summary(cell), layout.log(cell)):
+        for path in (layout.request(cell), layout.log(cell)):
             if path.is_file():
                 yield path
         for place in find_launches(layout, cell):
@@ -97,7 +97,7 @@ def find_code(
     are in `CODE`.
     """
     measured = {(record.get("code") or {}).get("rank") for record in records}
-    for description in sorted(layout.root.glob("code/*/code.json")):
+    for description in sorted(layout.code.glob("*/code.json")):
         told = read_json(description)
         if isinstance(told, dict) and told.get("rank") in measured:
             yield description

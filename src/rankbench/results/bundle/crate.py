@@ -74,9 +74,9 @@ _FORMATS = {
 }
 
 # Described one by one; of the other files, their folders are.
-_FOLDERS = ("own", "requests", "cells", "logs", "failures")
+_FOLDERS = ("requests", "work")
 
-_EXPERIMENT, _ABOUT, _TABLE = "experiment.yaml", "about.json", "table.csv"
+_EXPERIMENT, _ABOUT, _TABLE = "work/experiment.yaml", "about.json", "table.csv"
 _CITATION = "CITATION.cff"
 
 # Launches that are not timed, by the name of their folder.
@@ -221,7 +221,7 @@ def _add_file(graph: Graph, name: str) -> None:
     first, slash, _ = name.partition("/")
     if first == "records" or quote(name) in graph:
         return
-    if slash and first in _FOLDERS:
+    if slash and first in _FOLDERS and name != _EXPERIMENT:
         graph[f"{first}/"] = {"@type": "Dataset", "name": first}
         return
     suffix = PurePosixPath(name).suffix
@@ -239,7 +239,7 @@ def _add_run(
 ) -> None:
     """The run of the whole experiment."""
     tables = [n for n in names if n.startswith(("answer.", "table.", "sections/"))]
-    inputs = [_EXPERIMENT, *(["own/"] if "own/" in graph else [])]
+    inputs = [_EXPERIMENT, *(["work/"] if "work/" in graph else [])]
     good = any(record["status"] == "ok" for record in records.values())
     starts, ends = (
         [r[key] for r in records.values() if r.get(key)] for key in ("started", "ended")

@@ -71,9 +71,9 @@ def plan_replay(root: Path, without: Set[str] = frozenset()) -> Replay:
     records = read_records(layout, [cell["id"] for cell in plan["cells"]])
     digests = own_digests(plan, records.values())
     code = {
-        f"own/{layout.own(digest).name}/{name}": path
+        path.relative_to(root).as_posix(): path
         for digest in digests
-        for name, path in files_below(layout.own(digest)).items()
+        for path in files_below(layout.own(digest)).values()
     }
     experiment = _read_experiment(layout.experiment)
     digest = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()[:8]

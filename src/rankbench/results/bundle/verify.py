@@ -208,7 +208,7 @@ def _copy_raw(
     paths += contents.find_code(layout, plan, records.values())
     names = {path.relative_to(root).as_posix() for path in paths}
     names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
-    names.add(layout.experiment.name)
+    names.add(layout.experiment.relative_to(root).as_posix())
     return names | {contents.CITATION, contents.CODE, contents.ABOUT, MANIFEST}
 
 
@@ -235,7 +235,7 @@ def _check_about(
     wanted = plan["experiment"].get("sha256")
     if not about.get("anonymised") and wanted != hash_file(layout.experiment):
         said = "is not the file that the plan was made of"
-        yield Finding(layout.experiment.name, said)
+        yield Finding(layout.experiment.relative_to(root).as_posix(), said)
 
 
 def _read_about(root: Path) -> Record:

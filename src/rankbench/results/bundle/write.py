@@ -108,7 +108,8 @@ def _collect(
         *contents.find_code(layout, plan, records.values()),
     ]
     named = [(path.relative_to(layout.root).as_posix(), path) for path in paths]
-    experiment = layout.experiment.name, contents.find_experiment(layout, plan)
+    name = layout.experiment.relative_to(layout.root).as_posix()
+    experiment = name, contents.find_experiment(layout, plan)
     for name, source in (experiment, *named, *contents.find_sidecars(plan)):
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
