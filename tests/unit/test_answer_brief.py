@@ -99,7 +99,7 @@ def test_a_long_name_cuts_off_no_number(tmp_path):
             write_launch(layout, one, number, rate=rate * (1 + number / 500), wanted=8)
     _, said = said_of(read(layout))
     assert "static_graph=true" in said["USE"]
-    assert "] samples/s." in said["USE"]
+    assert " samples/s." in said["USE"]
 
 
 def test_workloads_are_told_apart(tmp_path):

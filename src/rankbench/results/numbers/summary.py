@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_bases
@@ -22,12 +22,24 @@ from rankbench.results.numbers.statistics import (
 )
 from rankbench.results.read.rows import Results, Row
 
+Average = Callable[[Sequence[float]], Estimate]
+
+
+def _alone(average: Average) -> Average:
+    """The average without its interval.
+
+    That of a row is across rounds, so it would contradict the bracket of its ratio,
+    which is within rounds. Plots show the launches.
+    """
+    return lambda values: Estimate(average(values).value)
+
+
 # Numbers of launches -> how they become a number of their row.
 OF_LAUNCHES = {
-    "throughput": geometric_mean,
-    "step_ms": mean,
-    "epoch_s": mean,
-    "total_s": mean,
+    "throughput": _alone(geometric_mean),
+    "step_ms": _alone(mean),
+    "epoch_s": _alone(mean),
+    "total_s": _alone(mean),
     "memory_mib": mean,
     "setup_memory_mib": mean,
     "accuracy": mean,
@@ -268,5 +280,5 @@ def _compare(summary: Summary, single: Summary | None, same: Summary | None) -> 
 
 def _describe_base(base: Summary) -> Base:
     """A base with its absolute value."""
-    rates = [launch.throughput for launch in base.counted]
-    return Base(base.id, geometric_mean(rates), base.cell.unit)
+    rate = OF_LAUNCHES["throughput"]([launch.throughput for launch in base.counted])
+    return Base(base.id, rate, base.cell.unit)

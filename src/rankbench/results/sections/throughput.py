@@ -28,6 +28,13 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         yield {"unit": unit, **own}
 
 
+def _label(point: Summary) -> str:
+    """The throughput, and the bracket of its ratio: launches have no interval."""
+    rate = str(show_estimate(point.numbers["throughput"]))
+    ratio = point.numbers.get("speedup")
+    return f"{rate}   x {show_estimate(ratio)}" if ratio and ratio.interval else rate
+
+
 def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
@@ -39,12 +46,11 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
         mark = plotting.Mark(number, Estimate(place))
         plotting.draw_mark(axes, mark, point, style)
     numbers = [point.numbers["throughput"] for _, point in rows]
-    ends = [max(number.value, number.high or 0) for number in numbers]
     plotting.finish_rows(
         axes,
         [plotting.name_point(*row) for row in rows],
-        [str(show_estimate(number)) for number in numbers],
-        end=1.05 * max(ends),
+        [_label(point) for _, point in rows],
+        end=1.05 * max(number.value for number in numbers),
         beyond=[[launch.throughput for launch in p.measures] for _, p in rows],
     )
     axes.set_xlabel(f"{panel.unit}/s")
@@ -54,9 +60,9 @@ _PLOT = PanelPlot(
     name="throughput",
     question="Which is the fastest?",
     caption=(
-        "Cells by throughput, the fastest first: mean over launches (large), every "
-        "launch (small) and the 95 % interval of the mean. Cells of one panel may be "
-        "compared. Rows whose intervals overlap widely may be equally fast."
+        "Cells by throughput, the fastest first: mean over launches (large) and every "
+        "launch (small). Behind it the speedup with its bracket, which is within "
+        "rounds: rows differ from the base if it excludes 1, however the launches lie."
     ),
     columns={"unit": str, "launch": int, "throughput": Estimate},
     rows=_rows,
