@@ -324,6 +324,14 @@ def test_rows_without_a_test_say_why(new, verdict, why):
     assert why in [str(row[-1]) for row in describe(found)[1].rows]
 
 
+def test_a_launch_that_is_far_off_does_not_count():
+    old, new = side("old", a=LAUNCHES), side(a=[100.0, 100.5, 99.5, 40.0])
+    (row,) = compare([old, new]).cells
+    assert row.verdict == "too few launches"
+    (row,) = judge(old, new).cells
+    assert (row.verdict, row.why) == ("UNDECIDED", "3 launches count; 4 are needed")
+
+
 def test_verdicts_are_corrected_for_the_number_of_rows():
     """Six launches a side can decide one row at 5 %, but not fifty of them."""
     few = list(np.linspace(97, 103, 6))

@@ -49,7 +49,7 @@ VERDICTS = {
     TOO_FEW: f"needs {MIN_LAUNCHES} launches or more on both sides",
     GAINED: "has a number for the first time",
     CHANGED: "defined otherwise: not compared",
-    NO_NUMBER: "has a number on neither side",
+    NO_NUMBER: "there is no number to compare with",
 }
 
 # Facts of hosts that make them another machine. Hosts of a cluster are alike.
@@ -276,9 +276,11 @@ def _judge(
     """The cell with the verdict on its code, if its launches took turns."""
     ratio = found.bracket(confidence) if found else None
     verdict = cell.verdict
-    if cell.new and ratio and not verdict:
+    if ratio and not verdict:
         verdict = BETTER if ratio.value > 1 else WORSE
-        if cell.differs.keys() & {*OF_MACHINE}:
+        if ratio.interval is None:
+            verdict = TOO_FEW
+        elif cell.differs.keys() & {*OF_MACHINE}:
             verdict = OTHER_MACHINE
         elif not cell.took_turns:
             verdict = OTHER_SESSION
@@ -312,4 +314,6 @@ def _judge_share(
             more = found.launches_for(distance, confidence, alone=alone)
             about = f"about {more}" if more else f"not even {fit.MOST_LAUNCHES}"
             why = f"{about} launches would decide"
+    elif found:
+        why = f"{found.launches} launches count; {MIN_LAUNCHES} are needed"
     return replace(cell, verdict=verdict, ratio=ratio, why=why)

@@ -124,11 +124,11 @@ def _introduce(comparison: Comparison) -> Iterator[Note]:
     """The sides, how they were measured, and what differs between them."""
     labels, sides = _labels(comparison), comparison.sides
     if comparison.at_least is not None:
-        yield Note(
-            comparison.verdict,
-            f"every row {'of the newest run ' if comparison.by_date else ''}at least "
-            f"{comparison.at_least:g} times its base",
-        )
+        row, base = "row", "A"
+        if comparison.by_date:
+            row, base = "row of the newest run", "that of the run before"
+        said = f"is each {row} at least {comparison.at_least:g} times {base}?"
+        yield Note(comparison.verdict, said)
     if comparison.by_date:
         first, last = labels[sides[0].name], labels[sides[-1].name]
         said = f"{len(sides)} of {sides[-1].experiment}, {first} to {last} UTC"
