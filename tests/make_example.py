@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import os
 import re
 import shutil
@@ -23,10 +22,12 @@ import tempfile
 from pathlib import Path
 
 from rankbench.record import Layout
+from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.words import in_brief, to_lines
 from rankbench.results.bundle.publish import publish
 from rankbench.results.bundle.verify import verify_bundle
 from rankbench.results.bundle.write import write_bundle
+from rankbench.results.numbers.result_set import read
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results/quickstart"
@@ -40,8 +41,8 @@ RATES = {"two-hosts": "100mbit", "settings": None}
 
 def make_answer(example: Path = EXAMPLE) -> list[str]:
     """Lines of a block that shows the answer of a bundle."""
-    answer = json.loads((example / "answer.json").read_text())
-    return ["```text", *to_lines(in_brief(answer)), "```"]
+    lines = to_lines(in_brief(find_answer(read(Layout(example)))))
+    return ["```text", *lines, "```"]
 
 
 def fill(text: str, lines: list[str]) -> str:

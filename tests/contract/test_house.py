@@ -207,7 +207,7 @@ def test_a_release_is_described_alike_everywhere():
 def test_the_readme_shows_the_published_example():
     answer, readme = make_answer(), (ROOT / "README.md").read_text()
     assert fill(readme, answer) == readme
-    assert answer[2].startswith("USE ")
+    assert answer[2].startswith("BEST ")
 
 
 def test_no_two_classes_share_a_name():

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,14 @@ import pytest
 from rankbench.cell import Cell
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.choice import EQUAL, FEW, UNTOLD
+from rankbench.results.advice.choice import APART, EQUAL, FEW, UNTOLD
+from rankbench.results.advice.findings import (
+    Answer,
+    Choice,
+    Scaling,
+    Workload,
+    choose_unit,
+)
 from rankbench.results.advice.words import COLUMNS, LINES, in_brief, to_lines
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers import fit, summary
@@ -34,7 +40,9 @@ pytestmark = pytest.mark.contract
 
 # What a table prints: a value, its bracket and its verdict.
 PRINTED = re.compile(r"(\S+) \[(\S+), (\S+)\](?: (=|n\.s\.))?")
-TERMS = ["WHAT", "USE", "SCALES", "LIMIT", "COST", "LEARNS", "TRUST", "NEXT"]
+TERMS = [
+    *("WHAT", "BEST", "BUT", "UNTESTED", "LOST", "SCALES", "COST", "TRUST", "NEXT")
+]
 TOPOLOGIES = ("1x1", "1x2", "1x4", "2x4", "4x4", "8x4")
 MODEL = {"model": "gpt", "data": "tokens", "context": 128}
 
@@ -140,7 +148,7 @@ def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
             )
             for cell in cells[: rng.integers(2, 5)]
         ]
-        for one in writer.read(rows).summaries:
+        for one in writer.read(rows).rows:
             # Without a round in common there is no ratio.
             for name in {"speedup", "efficiency"} & one.numbers.keys():
                 text = str(show_estimate(one.numbers[name]))
@@ -173,7 +181,7 @@ def make_random(writer: Writer, seed: int) -> ResultSet:
     for number in range(int(rng.choice([1, 1, 1, 2, 9]))):
         for strategy, topology in keys:
             cell = make_cell(
-                strategy, topology, seed=number, scaling=scaling, **of_model
+                strategy, topology, image_size=number + 8, scaling=scaling, **of_model
             )
             devices = cell.size.devices
             speed = 800 * devices ** rng.uniform(0.3, 1.05)
@@ -217,99 +225,139 @@ def test_no_statement_of_200_random_answers_contradicts_its_table(writer, first)
         lines = to_lines(notes)
         assert len(lines) <= LINES, lines
         assert max(map(len, lines), default=0) <= COLUMNS, lines
-        if len(found.panels) == 1:
-            (facts,) = answer["workloads"]
-            said = {one.term: " ".join(one.text.split()) for one in notes}
+        assert not any("..." in line for line in lines)
+        table, drawn = read_table(found), read_plots(found)
+        for facts in answer.workloads:
+            check_values(facts, table, drawn, answer)
+        if len(answer.workloads) == 1:
+            said = {one.term: one.text.split("\n") for one in notes}
             assert list(said) == [term for term in TERMS if term in said]
-            check_answer(facts, said, read_table(found), answer)
+            check_words(answer.workloads[0], said, table)
 
 
-def check_answer(
-    facts: dict[str, Any], said: dict[str, str], table: Rows, answer: dict[str, Any]
+def read_plots(found: ResultSet) -> dict[str, Rows]:
+    """The data of plots, by cell; of a curve, only the last point."""
+    plots = {"cost": "scaling", "curves": "curves"}
+    drawn: dict[str, Rows] = {}
+    for name, section in plots.items():
+        content = load_sections()[section].make(found)
+        for one in content.drawings if content else ():
+            if one.name == name:
+                rows = csv.DictReader(io.StringIO(to_csv(one.frame())))
+                drawn[name] = {row["cell"]: row for row in rows}
+    return drawn
+
+
+def check_values(
+    facts: Workload, table: Rows, drawn: Mapping[str, Rows], answer: Answer
 ) -> None:
+    """Each number is that of the table or the plot."""
     ok = {name: row for name, row in table.items() if row["status"] == "ok"}
-    if "fastest" not in facts:
-        assert "nothing to choose from" in said["USE"]
+    for cell, rate in facts.rates.items():
+        assert same(rate, number_of(ok[cell], "throughput"))
+    for cell, speedup in facts.speedups.items():
+        assert same(speedup, number_of(ok[cell], "speedup"))
+    if facts.fastest is None:
+        assert facts.rows < 2
         return
-    fastest, names = facts["fastest"], facts["names"]
-    best = ok[fastest["cell"]]
-    assert said["USE"].startswith(names[fastest["recommended"]])
-    noisy = "too noisy" in said["USE"]
-    ends = [one["ratio"]["high"] or 0 for one in fastest["rivals"]]
-    assert noisy == (max(ends, default=0) > 1.2)
-    unit = best.get("unit") or "samples/s"
-    assert noisy or f": {shown(best, 'throughput')} {unit}." in said["USE"]
-    check_rivals(fastest, ok, answer["margin"])
-    check_scaling(facts, said.get("SCALES", ""), ok, answer["efficiency"])
-    check_cost(facts["cheapest"]["cell"], facts["cheapest"], ok)
-    check_cost(fastest["recommended"], facts["cost_of_use"], ok)
-    disturbed = sum(int(row["disturbed"] or 0) for row in ok.values())
-    assert facts["measured"]["disturbed"] == disturbed
-    assert (f"{disturbed} of " in said["TRUST"]) or not disturbed
-    if (training := facts["training"]) and "global batches" in said["LEARNS"]:
-        batches = [ok[one["cell"]]["global_batch"] for one in training["cells"]]
-        assert f"batches {', '.join(dict.fromkeys(batches))}" in said["LEARNS"]
-    if loss := facts["lost"]:
-        assert loss["step_ms"] == float(ok[loss["cell"]]["step_ms"])
-        assert f"of {loss['step_ms']:.3g} ms lost" in said["LIMIT"]
+    check_rivals(facts.fastest, answer.margin)
+    for cost in facts.costs:
+        # The plot has panels with several sizes only.
+        if row := drawn.get("cost", {}).get(cost.cell):
+            assert same(cost.device_hours, number_of(row, "device_hours"))
+        hours = int(ok[cost.cell]["devices"]) / 3600 * 1e6
+        rate = float(ok[cost.cell]["throughput"])
+        assert cost.device_hours.value == pytest.approx(hours / rate, rel=2e-3)
+    for one in facts.training:
+        assert one.samples == int(ok[one.cell]["global_batch"])
+        last = drawn["curves"][one.cell]
+        if facts.seconds and float(last["seconds"]) == pytest.approx(facts.seconds):
+            assert one.loss
+            assert one.loss[0] == pytest.approx(float(last["loss"]), rel=1e-2)
+    for series in facts.scaling:
+        check_scaling(series, ok, answer.efficiency)
+    if lost := facts.lost:
+        assert lost.step_ms == float(ok[lost.cell]["step_ms"])
         assert math.isclose(
-            sum(part["value"] for part in loss["parts_ms"].values()),
-            loss["lost_ms"]["value"],
+            sum(part.value for part in lost.parts_ms.values()),
+            lost.lost_ms.value,
             rel_tol=0.02,
-            abs_tol=0.002 * loss["step_ms"],
+            abs_tol=0.002 * lost.step_ms,
         )
-    for row in (row for one in facts["next"] for row in one["cells"]):
-        assert row["launches"] - row["more"] == int(ok[row["cell"]]["launches_ok"])
-        assert row["more"] > 0
+    for row in (row for one in facts.next for row in one.cells):
+        assert row.launches - row.more == int(ok[row.cell]["launches_ok"])
+        assert row.more > 0
 
 
-def check_rivals(fastest: dict[str, Any], ok: Rows, margin: float) -> None:
-    """Rivals are not slower than the best; with equal launches, nobody is faster."""
-    for rival in fastest["rivals"]:
-        low, high = rival["ratio"]["low"], rival["ratio"]["high"]
-        text = str(show_estimate(Estimate(rival["ratio"]["value"], low, high)))
-        if rival["verdict"] == FEW:
-            assert low is None
+def same(one: Estimate, other: Estimate) -> bool:
+    """Whether two estimates have the same ends, with as many digits as a table."""
+    pairs = zip(one.to_json().values(), other.to_json().values(), strict=True)
+    return all(
+        (a is None) == (b is None) and (a is None or a == pytest.approx(b, rel=2e-3))
+        for a, b in pairs
+    )
+
+
+def check_rivals(fastest: Choice, margin: float) -> None:
+    """No rival is faster for certain; who may be much faster forbids a verdict."""
+    verdicts = {one.cell: one.verdict for one in fastest.rivals}
+    for one in fastest.rivals:
+        if one.verdict in (FEW, APART):
+            assert one.ratio is None or one.ratio.low is None
             continue
-        _, *ends = map(float, PRINTED.fullmatch(text).groups()[:3])  # type: ignore[union-attr]
-        equal = 1 / (1 + margin) <= ends[0] <= ends[1] <= 1 + margin
-        assert rival["verdict"] == (EQUAL if equal else UNTOLD), text
-        assert ends[0] <= 1 <= ends[1], text
-    if fastest["recommended"] != fastest["cell"]:
-        verdicts = {one["cell"]: one["verdict"] for one in fastest["rivals"]}
-        assert verdicts[fastest["recommended"]] == EQUAL
+        low, high = printed(one.ratio)
+        equal = 1 / (1 + margin) <= low <= 1 <= high <= 1 + margin
+        assert (one.verdict == EQUAL) == equal, one
+        assert equal or (one.verdict == UNTOLD) == (low <= 1 <= high), one
+        assert low <= 1
+    if fastest.recommended != fastest.cell:
+        assert verdicts[fastest.recommended] == EQUAL
 
 
-def check_scaling(facts: dict[str, Any], said: str, ok: Rows, wanted: float) -> None:
-    expected = {}
-    for point in [point for one in facts["scaling"] for point in one["points"]]:
-        row, count = ok[point["cell"]], point["devices"]
-        unit = row.get("unit") or "samples/s"
-        where = "1 device" if count == 1 else f"{count} devices"
-        if point["cell"] == facts["base"]:
-            where = facts["names"][point["cell"]]
-        efficiency = shown(row, "efficiency")
-        each = f"{shown(row, 'per_device')} {unit} of each, efficiency {efficiency}"
-        expected[f"{where}: {each}"] = row
-    head, *lines = said.rstrip(".").split("; ") if said else [""]
-    assert {*lines} <= expected.keys(), (lines, expected)
-    rows = {row["topology"]: row for row in expected.values()}
-    if found := re.search(r"above \S+ up to (\S+?)( at least)?$", head):
-        assert any(
-            row["topology"] == found[1] and float(row["efficiency_lo"]) > wanted
-            for row in expected.values()
-        ), (head, rows)
-    if found := re.search(r"below \S+ from (\S+) on$", head):
-        assert any(
-            row["topology"] == found[1] and float(row["efficiency_hi"]) < wanted
-            for row in expected.values()
-        ), (head, rows)
+def printed(ratio: Estimate) -> list[float]:
+    """The ends of a bracket as they are printed."""
+    found = PRINTED.fullmatch(str(show_estimate(ratio)))
+    assert found
+    return [float(end) for end in found.groups()[1:3]]
 
 
-def check_cost(cell: str, costs: dict[str, Any], ok: Rows) -> None:
-    """Device-hours are those of the table's epochs."""
-    row = ok[cell]
-    hours = number_of(row, "epoch_s", int(row["devices"]) / 3600)
-    told = costs["device_hours_per_epoch"]
-    assert told["value"] == pytest.approx(hours.value, rel=1e-3)
-    assert (told["low"] is None) == (hours.low is None)
+def check_scaling(series: Scaling, ok: Rows, wanted: float) -> None:
+    points = sorted(series.points, key=lambda point: point.devices)
+    for point in points:
+        assert same(point.efficiency, number_of(ok[point.cell], "efficiency"))
+    several = [point for point in points if point.devices > 1]
+    places = [point.cell for point in several]
+    end = places.index(series.end) if series.end else len(places)
+    assert series.largest == (places[end - 1] if end else None)
+    for point in several[:end]:
+        assert printed(point.efficiency)[0] > wanted
+    if series.end and series.is_below:
+        assert printed(several[end].efficiency)[1] < wanted
+
+
+def check_words(facts: Workload, said: Mapping[str, Sequence[str]], ok: Rows) -> None:
+    """The lines say what the values are, as the table prints them."""
+    text = {term: " ".join(lines) for term, lines in said.items()}
+    for lines in said.values():
+        for line in lines:
+            assert len(PRINTED.findall(line)) <= 2, line
+    if facts.undecided:
+        assert text["BEST"].startswith("cannot be told: ")
+        assert not {"BUT", "LOST", "SCALES", "COST"} & text.keys()
+        return
+    assert facts.fastest
+    best = facts.fastest.recommended
+    rate = f"{shown(ok[best], 'throughput')} {facts.unit}"
+    assert text["BEST"].startswith(f"{facts.names[best]}: {rate}")
+    if facts.base and facts.base != best:
+        speedup = str(show_estimate(number_of(ok[best], "speedup")))
+        assert f", {speedup} times {facts.names[facts.base]}" in text["BEST"]
+    if "LOST" in text:
+        assert facts.lost
+        assert f"of {facts.lost.step_ms:.3g} ms a step" in text["LOST"]
+    if "COST" in text:
+        factor, unit = choose_unit(facts.costs[-1].device_hours)
+        cost = show_estimate(facts.costs[0].device_hours.scaled(factor))
+        assert text["COST"].startswith(f"{cost} device-{unit} a million ")
+    disturbed = sum(int(row["disturbed"] or 0) for row in ok.values())
+    assert facts.measured.disturbed == disturbed

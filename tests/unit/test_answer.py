@@ -1,28 +1,24 @@
-"""The answer: its choices, what it cannot tell, and that its words are its values."""
+"""The answer: its choices, its ten lines, and that they are what answer.json holds."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import yaml
 
 from factories import make_surroundings
-from rankbench.cli import main
+from rankbench.cell import Cell
 from rankbench.record import Layout
-from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.choice import (
-    EQUAL,
-    FEW,
-    LESS,
-    UNTOLD,
-    Facts,
-    choose,
-)
-from rankbench.results.advice.words import in_brief, in_sentences
+from rankbench.results.advice.answer import describe, find_answer
+from rankbench.results.advice.choice import EQUAL, FEW, LESS, UNTOLD, choose
+from rankbench.results.advice.findings import Rival, Workload
+from rankbench.results.advice.words import as_json, in_brief, in_detail, to_lines
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
@@ -33,7 +29,6 @@ from unit.synthetic import (
     plan_cell,
     write_example,
     write_launch,
-    write_launches,
     write_plan,
     write_tables,
 )
@@ -44,50 +39,45 @@ pytestmark = pytest.mark.unit
 # --- choosing -------------------------------------------------------------------------
 
 
-def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, Facts]]:
+def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, Rival]]:
     """Choose among cells that were launched in the same rounds."""
     fit = Fit({name: list(enumerate(own)) for name, own in cells.items()})
-    return choose(fit, dict.fromkeys(cells, 1.0), margin)
+    best, rivals = choose(fit, dict.fromkeys(cells, 1.0), margin)
+    return best, {rival.cell: rival for rival in rivals}
 
 
-def test_a_clear_winner():
-    rounds = np.linspace(90, 110, 8)
-    best, rivals = choose_of(0.03, a=rounds, b=0.8 * rounds)
+ROUNDS = np.linspace(90, 110, 8)
+
+
+def test_rivals_are_slower_equal_or_cannot_be_told_apart():
+    near = 0.998 * ROUNDS * (1 + 0.004 * np.array([1, -1] * 4))
+    far = 0.995 * ROUNDS * (1 + 0.05 * np.array([1, -1] * 4))
+    best, rivals = choose_of(0.03, a=ROUNDS, near=near, far=far, b=0.8 * ROUNDS)
     assert best == "a"
-    assert rivals["b"]["verdict"] == LESS
-    assert rivals["b"]["ratio"]["value"] == pytest.approx(0.8)
-    assert rivals["b"]["launches"] is None
+    verdicts = {name: rival.verdict for name, rival in rivals.items()}
+    assert verdicts == {"near": EQUAL, "far": UNTOLD, "b": LESS}
+    assert rivals["b"].ratio.value == pytest.approx(0.8)
+    assert rivals["b"].launches is None
+    assert 8 < rivals["far"].launches <= 200
 
 
 def test_a_factor_of_each_row_counts():
-    rounds = np.linspace(90, 110, 8)
-    fit = Fit({"1": list(enumerate(rounds)), "2": list(enumerate(1.5 * rounds))})
-    best, rivals = choose(fit, {"1": 1.0, "2": 0.5}, 0.03)
+    fit = Fit({"1": list(enumerate(ROUNDS)), "2": list(enumerate(1.5 * ROUNDS))})
+    best, (rival,) = choose(fit, {"1": 1.0, "2": 0.5}, 0.03)
     assert best == "1"
-    assert rivals["2"]["ratio"]["value"] == pytest.approx(0.75)
-
-
-def test_equal_is_more_than_not_told_apart():
-    rounds = np.linspace(90, 110, 8)
-    near = 0.995 * rounds * (1 + 0.004 * np.array([1, -1] * 4))
-    far = 0.995 * rounds * (1 + 0.05 * np.array([1, -1] * 4))
-    _, rivals = choose_of(0.03, a=rounds, near=near, far=far)
-    assert rivals["near"]["verdict"] == EQUAL
-    assert rivals["far"]["verdict"] == UNTOLD
-    assert rivals["far"]["launches"] is not None
-    assert 8 < rivals["far"]["launches"] <= 200
+    assert rival.ratio.value == pytest.approx(0.75)
 
 
 def test_too_few_launches_say_nothing():
     _, rivals = choose_of(0.03, a=[100, 101, 99], b=[50, 51, 49])
-    assert (rivals["b"]["verdict"], rivals["b"]["launches"]) == (FEW, MIN_LAUNCHES)
+    assert (rivals["b"].verdict, rivals["b"].launches) == (FEW, MIN_LAUNCHES)
 
 
 def test_six_rounds_suffice_for_many_rivals_that_are_far_behind():
     rounds = np.array([97, 99, 100, 101, 102, 104.0])
     others = {f"b{i}": 0.5 * rounds + i / 10 for i in range(10)}
     _, rivals = choose_of(0.03, a=rounds, **others)
-    assert {rival["verdict"] for rival in rivals.values()} == {LESS}
+    assert {rival.verdict for rival in rivals.values()} == {LESS}
 
 
 @pytest.mark.parametrize("launches", [6, 8, 20])
@@ -101,7 +91,7 @@ def test_a_row_that_is_as_good_is_seldom_called_less(launches):
         slow = 1 - 0.2 * (random.random((5, launches)) < 0.1)
         rates = 100 * drift * scatter * slow
         _, rivals = choose_of(0.03, **{str(i): row for i, row in enumerate(rates)})
-        wrong += any(rival["verdict"] == LESS for rival in rivals.values())
+        wrong += any(rival.verdict == LESS for rival in rivals.values())
     # Five percent, and three standard errors of 300 experiments.
     assert wrong / experiments <= 0.05 + 3 * (0.05 * 0.95 / experiments) ** 0.5
 
@@ -113,236 +103,335 @@ def test_planned_launches_settle_it_mostly():
         a, b = (random.lognormal(np.log(rate), 0.03, 200) for rate in (100, 96))
         fit = Fit({"a": list(enumerate(a[:12])), "b": list(enumerate(b[:12]))})
         count = fit.ratio("a", "b").launches_for(0.04, 0.95)
-        assert count is not None
         best, rivals = choose_of(0.001, a=a[:count], b=b[:count])
-        settled += best == "a" and rivals["b"]["verdict"] == LESS
+        settled += best == "a" and rivals["b"].verdict == LESS
     assert settled >= 60
 
 
-# --- the answer of a result directory -------------------------------------------------
+# --- the ten lines --------------------------------------------------------------------
+
+BF16, FAST = {"precision": "bf16"}, {"precision": "bf16", "compile": True}
+GPU = {"device": "cuda"}
+SCRIPT = {
+    "script": {"args": "", "samples_per_step": "64"},
+    "own_strategy": {"file": "train.py", "digest": "ab" * 32},
+}
 
 
-def write_rows(root: Path, rates: dict[tuple[str, str], float], **plan: Any) -> Layout:
-    """Rows by strategy and topology, of six launches each."""
-    cells = {key: plan_cell(make_cell(*key)) for key in rates}
-    layout = write_plan(root, list(cells.values()), **plan)
-    for key, rate in rates.items():
-        write_launches(layout, cells[key], rate=rate)
+class Row(NamedTuple):
+    """A cell, its samples/s, and members of its records."""
+
+    cell: Cell
+    rate: float
+    changes: dict[str, Any] = {}
+
+
+def cell(strategy: str, topology: str = "1x1", **changes: Any) -> Cell:
+    over = "nccl" if changes.get("device") == "cuda" else "gloo"
+    backend = "none" if strategy == "single" else over
+    return make_cell(strategy, topology, **{"backend": backend, **changes})
+
+
+def write(
+    root: Path,
+    rows: Sequence[Row],
+    *,
+    launches: int = 8,
+    done: int = 0,
+    scatter: float = 0.004,
+) -> Layout:
+    """Results of rows that took turns."""
+    random = np.random.default_rng(5)
+    planned = [plan_cell(row.cell, suffix=f".{n}") for n, row in enumerate(rows)]
+    layout = write_plan(root, planned, name="bench", launches=launches)
+    with edited(layout.plan) as plan:
+        plan["experiment"] |= {"file": "bench.yaml", "site": "my profile"}
+    layout.experiment.parent.mkdir(parents=True, exist_ok=True)
+    layout.experiment.write_text("name: bench\nblocks:\n")
+    for one, row in zip(planned, rows, strict=True):
+        for number in range(1, (done or launches) + 1):
+            turn = {"round": {"seed": 1, "number": number, "position": 1}}
+            seconds = {"seconds": {"launch": 6.0}}
+            rate = row.rate * random.lognormal(0, scatter)
+            changes = {"wanted": launches, **turn, **seconds, **row.changes}
+            write_launch(layout, one, number, rate=rate, **changes)
     return layout
 
 
-def answer_of(layout: Layout, **settings: Any) -> dict[str, Any]:
-    (workload,) = find_answer(read(layout), **settings)["workloads"]
-    return workload
+def say(layout: Layout) -> tuple[list[Workload], dict[str, str]]:
+    """The findings, and what is said by term, in one line each."""
+    answer = find_answer(read(layout))
+    notes = in_brief(answer)
+    lines = to_lines(notes)
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 100
+    return [*answer.workloads], {n.term: " ".join(n.text.split()) for n in notes}
 
 
-SINGLE, DDP1, DDP2 = (
-    "single.none.1x1.convnet.digits",
-    "ddp.gloo.1x1.convnet.digits",
-    "ddp.gloo.1x2.convnet.digits",
+SINGLE, SINGLE2, DDP = (
+    Row(cell("single"), 800),
+    Row(cell("single", "1x2"), 1200),
+    Row(cell("ddp", "1x2"), 1500),
 )
+# One process, whatever the number of its devices.
+ALONE = {"shape": plan_cell(make_cell("single"))["shape"]}
+BUSY = {"surroundings": [make_surroundings(foreign=0.41)]}
+
+# Case -> its rows; cases/answers.yaml has what its terms say.
+CASES: dict[str, list[Row]] = {
+    "the quickstart": [SINGLE, SINGLE2, DDP, Row(cell("fsdp", "1x2"), 900)],
+    "all settings compete": [
+        SINGLE,
+        DDP,
+        Row(cell("ddp", "1x2", **BF16), 2500),
+        Row(cell("ddp", "1x2", **FAST), 2900),
+        Row(cell("single", **BF16, batch_size=128), 1100),
+    ],
+    "the best of the base's arithmetic and batch": [
+        SINGLE,
+        SINGLE2._replace(changes=ALONE),
+        Row(cell("ddp", "1x2", **BF16), 2500),
+    ],
+    "no rival with all cores": [SINGLE, DDP],
+    "no ddp on GPUs": [
+        Row(cell("single", **GPU), 800),
+        Row(cell("fsdp", "1x2", **GPU), 1500),
+    ],
+    "three sizes": [
+        SINGLE,
+        DDP,
+        *(Row(cell("ddp", t), r) for t, r in (("1x4", 2400), ("2x4", 2500))),
+    ],
+    "a script": [
+        Row(cell("train", backend="gloo", **SCRIPT), 800),
+        Row(cell("train", "1x2", backend="gloo", **SCRIPT), 1500),
+    ],
+    "as fast": [SINGLE, Row(cell("single", "1x2"), 1503), DDP],
+    "the base is the best": [SINGLE, Row(cell("ddp", "1x2"), 700)],
+    "disturbed": [SINGLE, DDP._replace(changes=BUSY)],
+    "one row": [SINGLE],
+    "a part of a device": [SINGLE, DDP._replace(changes={"marks": ["functional"]})],
+    "another machine": [
+        SINGLE._replace(
+            changes={
+                "hosts": [
+                    {
+                        "host": "n2",
+                        "cpu": "Other",
+                        "cores": 2,
+                        "gpus": [],
+                        "memory_gib": 8.0,
+                        "kernel": "6",
+                    }
+                ]
+            }
+        ),
+        DDP,
+    ],
+    "tokens": [
+        Row(row.cell.__class__(**{**row.cell.to_dict(), "context": 8}), row.rate)
+        for row in (SINGLE, DDP)
+    ],
+}
+SAID = yaml.safe_load((Path(__file__).parent / "cases/answers.yaml").read_text())
 
 
-def test_fastest_and_cheapest_may_differ(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
-    facts = answer_of(layout)
-    assert (facts["fastest"]["cell"], facts["cheapest"]["cell"]) == (DDP2, SINGLE)
-    assert facts["fastest"]["less"] == facts["cheapest"]["less"] == 1
-    # An epoch of 4 steps of 64 samples by one device.
-    hours = facts["cheapest"]["device_hours_per_epoch"]["value"]
-    assert hours == pytest.approx(4 * 64 / 800 / 3600, rel=0.02)
-    assert facts["cheapest"]["samples_per_epoch"] == 256
+@pytest.mark.parametrize("case", CASES)
+def test_ten_lines(tmp_path, case):
+    _, said = say(write(tmp_path, CASES[case]))
+    for term, words in SAID[case].items():
+        if words is None:
+            assert term not in said
+        else:
+            assert re.fullmatch(words, said[term]), said[term]
 
 
-def test_the_simpler_of_two_equal_rows_is_recommended(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 808})
-    facts = answer_of(layout, margin=0.1)
-    assert facts["fastest"]["cell"] == DDP2
-    assert facts["fastest"]["recommended"] == SINGLE
-    (rival,) = facts["fastest"]["rivals"]
-    assert rival["verdict"] == "equal"
-    notes = in_sentences({**find_answer(read(layout)), "workloads": [facts]})
-    assert f"Use {SINGLE}: it is as fast within" in notes[0].text
-    # Rows that cannot be told apart are not equal.
-    facts = answer_of(layout, margin=0.001)
-    assert facts["fastest"]["recommended"] == DDP2
+def test_names_are_words():
+    two = {"options": {"bucket_mb": 1}}
+    names = {
+        "1 core": cell("single"),
+        "one process, 2 cores": cell("single", "1x2"),
+        "1 GPU": cell("single", **GPU),
+        "ddp over nccl on 2 hosts x 4 GPUs": cell("ddp", "2x4", **GPU),
+        "ddp over gloo on 2 hosts x 1 core": cell("ddp", "2x1", **two),
+        "ddp over gloo on 2 devices of 4 cores": cell("ddp", "1x2", cores_per_device=4),
+        "1 device of 4 cores": cell("single", cores_per_device=4),
+        "train.py on 1 core": cell("train", **SCRIPT),
+        "train.py over gloo on 2 cores": cell("train", "1x2", **SCRIPT),
+    }
+    assert [describe(one) for one in names.values()] == [*names]
 
 
-def test_how_far_it_scales(tmp_path):
-    rates = {"1x1": 800, "1x2": 1500, "1x4": 2240, "1x8": 2500}
-    layout = write_rows(
-        tmp_path,
-        {("single", "1x1"): 800, **{("ddp", t): rate for t, rate in rates.items()}},
+def test_settings_that_make_no_difference_are_said(tmp_path):
+    pairs = [({"bucket_mb": size}, 1500) for size in (1, 25)]
+    rows = [SINGLE, SINGLE2, *(Row(cell("ddp", "1x2", options=o), r) for o, r in pairs)]
+    layout = write(tmp_path, rows)
+    for path in layout.records.glob("ddp*/1/*/record.json"):
+        with edited(path) as record:
+            buckets = [{"bytes": 400, "ready_s": 0.1}]
+            record["ranks"][0]["details"] = {"buckets": buckets}
+    (facts,), _ = say(layout)
+    assert facts.alike == [
+        "bucket_mb 1 and 25 make one bucket here: no difference to expect"
+    ]
+
+
+def test_the_next_launches_and_their_command(tmp_path, cli):
+    rates = (780, 800, 810)
+    rows = (SINGLE, SINGLE2, DDP)
+    rows = [row._replace(rate=rate) for row, rate in zip(rows, rates, strict=True)]
+    layout = write(tmp_path, rows, scatter=0.02)
+    (facts,), said = say(layout)
+    (plan, *_) = facts.next
+    assert plan.settles == "fastest"
+    assert re.fullmatch(
+        r"\d+ more launch(es)? of .*, about \d+ s: rankbench run bench.yaml --site "
+        "'my profile' --next fastest",
+        said["NEXT"],
     )
-    (series,) = answer_of(layout)["scaling"]
-    assert series["largest"]["topology"] == "1x2"
-    # Nothing is said of what is beyond the first topology that cannot be told.
-    assert [one["topology"] for one in series["untold"]] == ["1x4"]
-    assert series["first_below"] is None
-    (stricter,) = answer_of(layout, efficiency=0.3)["scaling"]
-    assert stricter["largest"]["topology"] == "1x8"
-    assert stricter["first_below"] is None
+    # By one device or two, launches of 6 s.
+    seconds = sum(6 * one.more for one in plan.cells)
+    assert plan.seconds == pytest.approx(seconds)
+    assert plan.device_hours == pytest.approx(2 * seconds / 3600, rel=1e-3)
+    command = ["answer", str(layout.root), "--next"]
+    printed = " ".join(cli(*command, status=3).out.split())
+    assert "to tell which is the fastest" in printed
+    (found, *_) = json.loads(cli(*command, "--json", status=3).out)
+    assert found["cells"] == [
+        {"cell": one.cell, "launches": one.launches, "more": one.more}
+        for one in plan.cells
+    ]
 
 
-def test_what_it_costs(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
+def test_an_interrupted_run_is_shown_as_partial(tmp_path):
+    _, said = say(write(tmp_path, [SINGLE, DDP], done=3))
+    assert said["BEST"].startswith(
+        "cannot be told: the run is not complete (3 of 8 launches of 2 rows are done) "
+        "measured, and not judged: ddp over gloo on 2 cores 15"
+    )
+    assert said["NEXT"] == (
+        "rankbench run bench.yaml --site 'my profile' # continues, about 60 s"
+    )
+
+
+def test_noise_names_no_winner(tmp_path):
+    layout = write(tmp_path, [SINGLE, SINGLE2, DDP])
+    random = np.random.default_rng(1)
+    for path in layout.records.glob("*/1/*/record.json"):
+        with edited(path) as record:
+            for rank in record["ranks"]:
+                rank["window_s"] *= random.lognormal(0, 0.5)
+    _, said = say(layout)
+    assert said["BEST"].startswith(
+        "cannot be told: launches scatter too much: the speed"
+    )
+    assert "TRUST" not in said
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_without_numbers_the_cause_is_said_in_full(tmp_path, damaged):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned], launches=1)
+    reason = (
+        "it ended with status 2; it printed: usage: train.py [-h] " + 20 * "--long "
+    )
+    kinds = ("ok", None) if damaged else ("crashed", f"{reason}: no file named x")
+    place = write_launch(layout, planned, status=kinds[0], reason=kinds[1], wanted=1)
+    if damaged:
+        (place / "record.json").write_text("{")
+    (facts, said) = say(layout)
+    assert not facts
+    assert damaged or said["WHY"].endswith("no file named x")
+    assert said["NEXT"].startswith(f"rankbench {'run' if damaged else 'rerun'} ")
+
+
+def test_workloads_are_told_apart(tmp_path):
+    kinds = [{"optimizer": name} for name in ("sgd", "adamw", "adam", "lion", "muon")]
+    rows = [
+        Row(cell(*key, **kind), 800)
+        for kind in kinds
+        for key in (("single",), ("ddp", "1x2"))
+    ]
+    layout = write(tmp_path, rows, launches=2)
+    notes = in_brief(find_answer(read(layout)))
+    assert [note.term for note in notes] == [*(["WHAT", "BEST"] * 4), "MORE"]
+    assert len({note.text for note in notes if note.term == "WHAT"}) == 4
+    assert notes[-1].text == "rankbench answer bench.yaml --site 'my profile' --details"
+
+
+def test_what_weakens_rows_is_said_by_its_cause(tmp_path):
+    layout = write(tmp_path, [SINGLE, SINGLE2, DDP])
+    (path,) = layout.records.glob("ddp*/1/3/record.json")
+    with edited(path) as record:
+        record |= BUSY
+    _, said = say(layout)
+    assert said["TRUST"] == (
+        "other programs took 41% of a rank's cores on node1, 1 of 8 launches "
+        "disturbed: ddp over gloo on 2 cores"
+    )
+
+
+def test_losses_are_those_of_the_plot(tmp_path):
+    from rankbench.results.sections.curves import SECTION
+
+    layout = write(tmp_path, [SINGLE, DDP])
+    found = read(layout)
+    (facts,) = find_answer(found).workloads
+    (drawing,) = SECTION.make(found).drawings
+    frame = drawing.frame()
+    for one in facts.training:
+        curve = frame[frame["cell"] == one.cell]
+        expected = np.interp(facts.seconds, curve["seconds"], curve["loss"])
+        assert one.loss[0] == pytest.approx(expected, rel=2e-3)
+
+
+def test_what_it_costs_in_money(tmp_path):
+    layout = write(tmp_path, [SINGLE, DDP])
     with edited(layout.plan) as plan:
         plan["site"]["device_hour_price"] = "2.50 EUR"
-    answer = find_answer(read(layout))
-    cheapest = answer["workloads"][0]["cheapest"]
-    hours = cheapest["device_hours_per_epoch"]["value"]
-    assert cheapest["price_per_epoch"]["value"] == pytest.approx(2.5 * hours, rel=1e-3)
-    notes = {note.term: note.text for note in in_sentences(answer)}
-    assert "EUR" in notes["cheapest"]
+    (facts,), said = say(layout)
+    for cost in facts.costs:
+        assert cost.price.value == pytest.approx(2.5 * cost.device_hours.value)
+    assert re.search(r"\(0.9\d+ EUR\) device-hours a million samples", said["COST"])
 
 
-def test_one_row_is_no_choice(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800})
-    answer = find_answer(read(layout))
-    (note,) = in_sentences(answer)
-    assert note.term == "no answer"
-    assert note.text.startswith("only single on 1 device says how fast a strategy is")
+def test_a_control_is_no_candidate(tmp_path):
+    """ddp on one device costs nothing beside single, and nobody would choose it."""
+    (facts,), said = say(write(tmp_path, [SINGLE, Row(cell("ddp"), 810), DDP]))
+    assert facts.rows == 2
+    assert "1 core 0.3" in said["COST"]
 
 
-def test_rows_on_parts_of_a_device_are_no_choice(tmp_path):
-    cells = [make_cell("single"), make_cell("ddp", "1x2")]
-    planned = [plan_cell(cell, marks=["functional"]) for cell in cells]
-    layout = write_plan(tmp_path, planned)
-    for one in planned:
-        write_launches(layout, one)
-    (note,) = in_sentences(find_answer(read(layout)))
-    assert note.text.startswith("no row says how fast a strategy is")
-
-
-def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path):
-    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
-    layout = write_plan(tmp_path, cells, launches=1)
-    for planned, rate in zip(cells, (800, 1500), strict=True):
-        record: dict[str, Any] = {"seconds": {"launch": 36.0}, "gate": None}
-        write_launch(layout, planned, rate=rate, wanted=1, **record)
-    facts = answer_of(layout)
-    doubts = {one["cell"]: one["doubts"] for one in facts["trust"]}
-    assert doubts[DDP2][0] == "1 launch only, so it has no interval"
-    assert "no gate has checked what it trains" in doubts[DDP2]
-    planned = {one["settles"]: one for one in facts["next"]}
-    assert planned["fastest"]["cells"] == [
-        {"cell": DDP2, "launches": 4, "more": 3},
-        {"cell": SINGLE, "launches": 4, "more": 3},
-    ]
-    # Three launches of 36 s: by two devices, and by one.
-    assert planned["fastest"]["device_hours"] == pytest.approx(0.09)
-
-
-def test_rows_of_different_machines_are_a_doubt(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
-    for path in layout.records.glob(f"{SINGLE}/1/*/record.json"):
-        with edited(path) as record:
-            record["hosts"][0]["cpu"] = "Another CPU"
-    doubts = {one["cell"]: one["doubts"] for one in answer_of(layout)["trust"]}
-    assert f"it ran on other hardware than {DDP2}" in doubts[SINGLE]
-    assert not any("hardware" in doubt for doubt in doubts.get(DDP2, ()))
-
-
-def test_a_launch_that_was_disturbed_again_is_a_doubt(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
-    (path,) = layout.records.glob(f"{DDP2}/1/3/record.json")
-    record = json.loads(path.read_text())
-    record["surroundings"] = [make_surroundings(foreign=0.31)]
-    path.write_text(json.dumps(record))
-    doubts = {one["cell"]: one["doubts"] for one in answer_of(layout)["trust"]}
-    (doubt,) = [one for one in doubts[DDP2] if "disturbed" in one]
-    assert "1 of its 6 launches" in doubt
-    assert "other programs took 31%" in doubt
-
-
-def test_training_is_compared_at_equal_samples_and_times(tmp_path):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
-    training = answer_of(layout)["training"]
-    assert training["samples"] == 10 * 64
-    batches = {one["cell"]: one["global_batch"] for one in training["cells"]}
-    assert batches == {DDP2: 128, SINGLE: 64}
-    # Both lose as much in a step, so with half of the steps less is learned.
-    losses = {
-        one["cell"]: one["loss_at_equal_samples"]["value"] for one in training["cells"]
-    }
-    assert losses[DDP2] > losses[SINGLE]
-
-
-def test_planned_launches_are_those_of_the_brackets_of_the_table(tmp_path):
-    """With the confidence of the table, and beside launches that do not count."""
-    random = np.random.default_rng(2)
-    keys = [("single", "1x1"), *((name, "1x2") for name in ("ddp", "fsdp", "zero1"))]
-    planned = [plan_cell(make_cell(*key)) for key in keys]
-    layout = write_plan(tmp_path, planned, launches=8)
-    for place, one in enumerate(planned):
-        for launch in range(1, 9):
-            # An efficiency of 0.72 cannot be told from 0.7.
-            rate = (1152 if place else 800) * random.lognormal(0, 0.06)
-            slow = 4 if (place, launch) == (1, 3) else 1
-            turn = {"seed": 1, "number": launch, "position": 1}
-            write_launch(layout, one, launch, rate=rate / slow, wanted=8, round=turn)
-    rows = {summary.row.id: summary for summary in read(layout).summaries}
-    plans = {plan["settles"]: plan for plan in answer_of(layout)["next"]}
-    disturbed = rows[DDP2]
-    assert disturbed.disturbed == (2,)
-    assert disturbed.confidence > 0.95
-    ratio = disturbed.fit.ratio(DDP2, SINGLE)
-    distance = abs(np.log(0.7 / disturbed.numbers["efficiency"].value))
-    count = ratio.launches_for(distance, disturbed.confidence)
-    counts = {cell["cell"]: cell["launches"] for cell in plans["scaling"]["cells"]}
-    assert count is not None
-    assert counts[DDP2] == count + 1
-    # At 95 % for this ratio alone, the plan would be too short for the table.
-    assert count > ratio.launches_for(distance, 0.95)
-
-
-# --- words are values -----------------------------------------------------------------
+# --- where it is said -----------------------------------------------------------------
 
 
 def test_every_document_says_what_answer_json_holds(tmp_path):
     layout = write_example(tmp_path)
     write_tables(layout)
-    answer = json.loads(layout.answer("json").read_text())
-    notes = in_sentences(answer)
-    assert [note.term for note in notes][:2] == ["fastest", "cheapest"]
-    names, _ = shorten([one.row.id for one in read(layout).summaries])
+    answer = find_answer(read(layout))
+    kept = json.loads(layout.answer("json").read_text())
+    assert kept == json.loads(json.dumps(as_json(answer)))
+    assert kept["lines"] == to_lines(in_brief(answer))
+    names, _ = shorten([one.id for one in read(layout).rows])
     details = layout.answer("md").read_text().replace("*", "")
-    for note in notes:
-        assert f"- {note.term}: {replace_ids(note.text, names)}" in details
-    page = layout.report.read_text()
+    for note in in_detail(answer):
+        text = " ".join(note.text.split())
+        assert f"- {note.term}: {replace_ids(text, names)}" in details
+    page = " ".join(layout.report.read_text().split())
     for note in in_brief(answer):
-        text = " ".join(note.text.split()).replace("|", "\\|")
-        assert f"- {note.term}: {text}" in details
-        words = " ".join(note.text.split())
-        assert f"<dt>{note.term}</dt><dd>{words}</dd>" in " ".join(page.split())
-    # A number of the file that changes does change the sentence.
-    answer["workloads"][0]["fastest"]["throughput"]["value"] *= 2
-    assert in_sentences(answer)[0] != notes[0]
+        assert f"<dt>{note.term}</dt><dd>" in page
 
 
-def test_command(tmp_path, capsys):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
-    results = (str(layout.root),)
-    assert main(["answer", *results]) == 0
-    assert "\nUSE     " in capsys.readouterr().out
-    assert main(["answer", *results, "--details"]) == 0
-    assert "fastest" in capsys.readouterr().out
-    assert main(["answer", *results, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == find_answer(read(layout))
-    assert main(["answer", *results, "--next"]) == 0
-    assert capsys.readouterr().out == (
-        "nothing is open: no launch would settle anything\n"
+def test_command(tmp_path, cli):
+    layout = write(tmp_path, [SINGLE, SINGLE2, DDP])
+    results = str(layout.root)
+    answer = find_answer(read(layout))
+    assert cli("answer", results).out.splitlines() == to_lines(in_brief(answer))
+    assert "scaling of ddp gloo" in cli("answer", results, "--details").out
+    assert json.loads(cli("answer", results, "--json").out) == json.loads(
+        json.dumps(as_json(answer))
     )
-    assert main(["answer", *results, "--margin", "3"]) == 2
-    said = "--margin: expected a share between 0 and 1, not 3.0"
-    assert said in capsys.readouterr().err
-
-
-def test_status_3_if_it_cannot_tell(tmp_path, cli):
-    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 803})
-    command = ["answer", str(layout.root), "--margin", "0.02"]
-    assert "launches of both would settle it" in " ".join(
-        cli(*command, "--details", status=3).out.split()
-    )
-    (fastest, *_) = json.loads(cli(*command, "--next", "--json", status=3).out)
-    assert {one["cell"] for one in fastest["cells"]} == {SINGLE, DDP2}
+    said = cli("answer", results, "--next", "fastest").out
+    assert said == "nothing is open: no launch would settle anything\n"
+    said = cli("answer", results, "--margin", "3", status=2).err
+    assert "--margin: expected a share between 0 and 1, not 3.0" in said

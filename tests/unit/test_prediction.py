@@ -619,22 +619,19 @@ def test_the_command_prints_them(tmp_path, cli):
     layout = with_targets(
         write_machine(tmp_path, "1x1", "2x1", "3x1"), target_of("8x1")
     )
-    said = " ".join(cli("predict", layout.root).out.split())
+    said = " ".join(cli("answer", layout.root, "--at", "8x1").out.split())
     assert "samples/s" in said
     assert "(EUR)" in said
     assert "ddp.gloo.8x1 (2.67 times the devices): from what the steps of" in said
-    (told,) = json.loads(cli("predict", layout.root, "--json").out)["predictions"]
+    (told,) = json.loads(cli("answer", layout.root, "--at", "8x1", "--json").out)[
+        "predictions"
+    ]
     assert told["method"] == MECHANISM
 
 
-def test_the_command_refuses_to_predict_nothing(tmp_path, cli):
-    layout = write_machine(tmp_path, "1x1", "2x1")
-    assert "nothing to predict" in cli("predict", layout.root, status=2).err
-    with_targets(layout, target_of("1x8"))
-    assert "a prediction needs two scales" in " ".join(
-        cli("predict", layout.root, status=1).out.split()
-    )
-    assert (
-        "topology '8' is not NODESxDEVICES"
-        in cli("predict", layout.root, "--topology", "8", status=2).err
-    )
+def test_the_command_refuses_what_it_cannot_predict(tmp_path, cli):
+    layout = with_targets(write_machine(tmp_path, "1x1", "2x1"), target_of("1x8"))
+    said = cli("answer", layout.root, "--at", "1x8", status=1).out
+    assert "a prediction needs two scales" in " ".join(said.split())
+    said = cli("answer", layout.root, "--at", "8", status=2).err
+    assert "topology '8' is not NODESxDEVICES" in said

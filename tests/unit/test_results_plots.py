@@ -183,8 +183,8 @@ def test_the_data_of_a_plot_is_what_it_shows(example):
     (speedup,) = of_cell["scaling"]["speedup"]
     assert speedup == pytest.approx(1500 / 800, rel=0.02)
     (cost,) = of_cell["cost"].to_dict("records")
-    assert cost["minutes"] == pytest.approx(1e6 / 1500 / 60, rel=0.02)
-    assert cost["device_minutes"] == pytest.approx(2 * cost["minutes"], rel=1e-3)
+    assert cost["hours"] == pytest.approx(1e6 / 1500 / 3600, rel=0.02)
+    assert cost["device_hours"] == pytest.approx(2 * cost["hours"], rel=1e-3)
     phases = of_cell["phases"]
     # The parts are the step of the table.
     table = pd.read_csv(example.table("csv")).set_index("cell")
@@ -361,9 +361,9 @@ def test_the_cost_joins_the_rows_that_no_other_beats(tmp_path):
     ]
     (axes,) = draw(tmp_path, "cost", *cells, rates=[800, 400, 1500]).axes
     (best,) = lines_of(axes, linestyle=":")
-    minutes = [1e6 / rate / 60 for rate in (1500, 800)]
-    assert list(best.get_xdata()) == pytest.approx(minutes, rel=0.01)
-    prices = [2 * minutes[0], minutes[1]]
+    hours = [1e6 / rate / 3600 for rate in (1500, 800)]
+    assert list(best.get_xdata()) == pytest.approx(hours, rel=0.01)
+    prices = [2 * hours[0], hours[1]]
     assert list(best.get_ydata()) == pytest.approx(prices, rel=0.01)
 
 

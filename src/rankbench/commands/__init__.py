@@ -9,9 +9,8 @@ COMMANDS = {
     "run": ("measure", "measure an experiment, and print its answer and table"),
     "rerun": ("measure", "measure cells again, and write the table"),
     "status": ("measure", "show the state of every cell, or everything about one"),
-    "answer": ("read", "say what to use, how sure that is, what to measure next"),
+    "answer": ("read", "say what is best, what it costs, and what is untested"),
     "table": ("read", "write tables and plots from plan and records"),
-    "predict": ("read", "what topologies that were not measured would give"),
     "compare": ("compare", "compare two or more runs: better, worse or equal?"),
     "publish": ("share", "write a bundle, and a web page that needs no server"),
     "verify": ("share", "check the files of a bundle, and derive its tables again"),
@@ -27,4 +26,5 @@ RENAMED = {
     "accept": "compare SIDE --at-least BASELINE",
     "history": "compare SIDE ... --by date",
     "diff-models": "compare MODEL ... --models",
+    "predict": "answer --at NODESxDEVICES",
 }

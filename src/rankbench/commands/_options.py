@@ -207,9 +207,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     ),
     "--margin": _row("relative differences up to this size are none", default=0.03),
     "--efficiency": _row("least efficiency of a sensible topology", default=0.7),
-    "--details": _switch("say all that answer.json holds, in sentences"),
-    "--topology": _row(
-        "what to predict (the experiment's key `predict`)", "NODESxDEVICES", nargs="+"
+    "--details": _switch("say more than ten lines"),
+    "--at": _row(
+        "predict these topologies, which were not measured", "NODESxDEVICES", nargs="+"
     ),
     "--at-least": _row(
         "share of the first side that each row must reach, such as 0.95, or a "

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rankbench.record import Layout
-from rankbench.results.elements.names import replace_ids, shorten
+from rankbench.results.elements.names import replace_ids
 from rankbench.results.elements.text import Grid, Note
 from rankbench.say import say
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from rankbench.results.render.document import Document
 
 WIDTH = 120  # if the output is not a terminal
-
-# Of more workloads, the first ones are printed.
-_MOST_WORKLOADS = 4
 
 _GAP = 2  # between columns
 
@@ -107,41 +104,6 @@ def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
         words = (Text(replace_ids(text, names)) for text in (note.term, note.text))
         grid.add_row(*words)
     show(grid)
-
-
-def print_brief(answer: Mapping[str, Any]) -> None:
-    """Print an answer, as `answer.json` has it, in at most fifteen lines."""
-    # Imported here, so that listing the commands needs no package of the results.
-    from rankbench.results.advice.words import in_brief, to_lines
-
-    say(*to_lines(in_brief(dict(answer))))
-
-
-def print_details(
-    answer: Mapping[str, Any],
-    cells: Sequence[str],
-    *,
-    only: Collection[str] | None = None,
-) -> None:
-    """Print all that an answer says, in sentences.
-
-    Args:
-        answer: as `answer.json` has it.
-        cells: all ids of the plan; short names leave out what they share.
-        only: terms to print; None for all.
-    """
-    from rankbench.results.advice.words import in_sentences
-
-    workloads = answer["workloads"]
-    shown: dict[str, Any] = {**answer, "workloads": workloads[:_MOST_WORKLOADS]}
-    notes = [n for n in in_sentences(shown) if only is None or n.term in only]
-    if notes:
-        print_notes(notes, shorten(cells)[0])
-    else:
-        say("nothing is open: no launch would settle anything")
-    if len(workloads) > _MOST_WORKLOADS:
-        more = len(workloads) - _MOST_WORKLOADS
-        say(f"{more} more workloads: answer.md and answer.json have them all")
 
 
 def print_results(layout: Layout) -> None:

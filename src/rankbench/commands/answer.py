@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
+from rankbench.cell import Topology
 from rankbench.commands._base import open_results
-from rankbench.commands._options import OK, UNDECIDED, command, print_json
-from rankbench.commands._terminal import print_brief, print_details
+from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_json
+from rankbench.commands._terminal import print_grid, print_notes
+from rankbench.record import Layout
+from rankbench.say import say
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.result_set import ResultSet
 
 
 @command(
-    options="WHAT --override --site --margin --efficiency --details --next",
+    options="WHAT --override --site --margin --efficiency --details --next --at",
     examples=(
         "answer results/quickstart --margin 0.05",
         "answer --efficiency 0.9 --json",
-        "answer scaling.yaml --next",
+        "answer scaling.yaml --at 4x8 16x8",
     ),
-    exits="0, 2 bad input, 3 the fastest row cannot be told apart from others",
-    json_holds="the answer, as in answer.json",
+    exits="0, 1 nothing can be predicted, 2 bad input, 3 no row is surely the best",
+    json_holds="the answer, as in answer.json; with --at, the predictions",
 )
 def answer(arguments: argparse.Namespace) -> int:
-    """Say what the records answer: which row is the fastest and which the cheapest,
-    how far it scales, why not further, what that means for training, what weakens
-    the answer, and what to launch next to settle what cannot be told yet. Nothing
-    is measured. docs/answer.md explains each of them.
+    """Say in ten lines which row is the best, what it costs, which usual rival is
+    untested, where its time goes, what weakens the answer, and what to launch next.
+    With --at, say what topologies would give that were not measured, each with a
+    95 % interval. Nothing is measured. docs/answer.md explains each line.
     """
     from rankbench.results.advice.answer import find_answer
+    from rankbench.results.advice.findings import to_json
+    from rankbench.results.advice.words import as_json, in_detail, tell_next
+    from rankbench.results.elements.names import shorten
     from rankbench.results.numbers.result_set import read
 
     for name in ("margin", "efficiency"):
@@ -34,30 +44,63 @@ def answer(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{name}: expected a share between 0 and 1, not {value}")
     with open_results(arguments) as layout:
         found = read(layout)
-        facts = find_answer(
-            found, margin=arguments.margin, efficiency=arguments.efficiency
-        )
-    if arguments.next:
-        for each in facts["workloads"]:
-            planned = each.get("next", ())
-            each["next"] = [
-                step for step in planned if step["settles"] == arguments.next
-            ]
-    only_next = arguments.next is not None
+        if arguments.at:
+            return _predict(arguments, found, layout)
+    made = find_answer(found, margin=arguments.margin, efficiency=arguments.efficiency)
+    plans = [
+        (plan, facts)
+        for facts in made.workloads
+        for plan in facts.next
+        if arguments.next in ("", plan.settles)
+    ]
+    names, _ = shorten([summary.id for summary in found.rows])
     if arguments.json:
-        planned = [step for each in facts["workloads"] for step in each.get("next", ())]
-        print_json(planned if only_next else facts)
+        planned = [plan for plan, _ in plans]
+        print_json(as_json(made) if arguments.next is None else to_json(planned))
+    elif arguments.next is not None:
+        notes = [tell_next(plan, facts, made) for plan, facts in plans]
+        if notes:
+            print_notes(notes, names)
+        else:
+            say("nothing is open: no launch would settle anything")
+    elif arguments.details:
+        print_notes(in_detail(made), names)
+    else:
+        say(*as_json(made)["lines"])
+    return UNDECIDED if any(facts.is_open for facts in made.workloads) else OK
+
+
+def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) -> int:
+    """Print what topologies would give, and what that rests on."""
+    from rankbench.matrix.catalog import load_catalog
+    from rankbench.matrix.plan import plan_predicted
+    from rankbench.matrix.site import Site
+    from rankbench.plan import read_plan
+    from rankbench.results.elements.names import shorten
+    from rankbench.results.prediction.predict import predict
+    from rankbench.results.sections.prediction import describe, in_sentences, show
+
+    for topology in arguments.at:
+        Topology.parse(topology)
+    plan = read_plan(layout.plan)
+    targets = [one for one in found.targets if one.cell.topology in arguments.at]
+    # Each for each series of the plan, unless it is measured already.
+    targets = targets or plan_predicted(
+        {name: planned.cell for name, planned in plan.cells.items()},
+        arguments.at,
+        Site.from_dict(plan.site),
+        load_catalog().with_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
+    )
+    if not targets:
+        raise ValueError("--at: all of these topologies are measured, or are of single")
+    made = list(predict(found.rows, targets))
+    price = found.price
+    if arguments.json:
+        print_json({"predictions": describe(made, price)})
     else:
         cells = [summary.id for summary in found.rows]
-        only = {"workload", "next"} if only_next else None
-        if arguments.details or only:
-            print_details(facts, cells, only=only)
-        else:
-            print_brief(facts)
-    rivals = [
-        rival
-        for workload in facts["workloads"]
-        for rival in workload.get("fastest", {}).get("rivals", ())
-        if rival["verdict"] != "equal"
-    ]
-    return UNDECIDED if rivals else OK
+        names, _ = shorten([*cells, *(one.target.id for one in made)])
+        for grid in show(made, price):
+            print_grid(grid, names, whole=True)
+        print_notes(in_sentences(made), names)
+    return OK if any(one.throughput for one in made) else FINDING

@@ -1,16 +1,11 @@
-"""What the records of a result directory say about the question of its user.
-
-The answer is made of JSON values: `answer.json` holds them, and `words.py` says the
-same in words, from these values alone.
-"""
+"""What the records of a result directory say about the question of its user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 
-import numpy as np
-
-from rankbench.cell import Cell
+from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
 from rankbench.record import (
     NO_EXCHANGE,
     OTHER_SAMPLES,
@@ -22,168 +17,255 @@ from rankbench.results.advice.choice import (
     APART,
     EQUAL,
     LESS,
-    Facts,
     choose,
     find_end,
-    is_too_noisy,
+    find_noisy,
+    mean_seconds,
     plan_next,
 )
+from rankbench.results.advice.findings import (
+    Answer,
+    Choice,
+    Cost,
+    Doubt,
+    Lost,
+    Measured,
+    Scaling,
+    Size,
+    Training,
+    Untested,
+    Without,
+    Workload,
+)
+from rankbench.results.elements.text import show_estimate
+from rankbench.results.numbers.curves import find_curve, read_curve
 from rankbench.results.numbers.fit import MARGIN
 from rankbench.results.numbers.losses import Loss, find_losses
-from rankbench.results.numbers.measures import LOSS_STEPS, Measures
 from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.series import (
-    Panel,
-    Series,
-    find_controls,
-    is_shared,
-)
-from rankbench.results.numbers.statistics import (
-    MIN_LAUNCHES,
-    mean,
-    round_off,
-)
+from rankbench.results.numbers.series import Panel, Series, find_controls, is_shared
+from rankbench.results.numbers.statistics import MIN_LAUNCHES, Estimate, round_off
 from rankbench.results.numbers.summary import (
     DRIFTING,
     GROUPED,
     NO_STEADY_STATE,
     UNPAIRED,
     Summary,
+    summarise,
 )
-
-ANSWER_VERSION = 1
+from rankbench.results.read.rows import Results, Row
 
 # Efficiency of a sensible topology, if the user wants no other.
 EFFICIENCY = 0.7
 
-# Of a device-hour, and its currency.
-Price = tuple[float, str]
+# Costs are of so many samples or tokens.
+MILLION = 1_000_000
 
 # Rows that do not say how fast a strategy is.
 _NO_SPEED = "functional"
 
+# No row is the best if more than this share of the launches of a row that this rests on
+# were disturbed, and their repetitions as well.
+_TOO_DISTURBED = 1 / 3
+
 # Packages beside torch that a row may need, by what its strategy or launcher is called.
 _PACKAGES = ("horovod", "deepspeed")
 
-# A script has no epochs: its topologies take so many samples.
-_MANY = 1_000_000
+# Settings that tell rows of different strategies apart, too.
+_SHARED_SETTINGS = ("precision", "compile", "batch_size", "scaling")
 
 # Marks that weaken a row, in words. There are no grades.
 _DOUBTS = {
     "approximate": "a lossy option changes what is trained",
-    DRIFTING: "its launches became faster or slower one after the other",
-    "emulated": "its computation is emulated",
-    "mixed-hosts": "its launches ran on different hosts",
+    DRIFTING: "launches became faster or slower one after the other",
+    "emulated": "computation is emulated",
+    GROUPED: "launches fall into groups, some far slower than others",
+    "mixed-hosts": "launches ran on different hosts",
     "mixed-torch": "it or its base ran different versions of torch",
     NO_STEADY_STATE: "step times still changed their level at the end of a launch",
-    NO_EXCHANGE: "its ranks exchange no gradients",
-    OTHER_SAMPLES: "its batches are not as large as samples_per_step says",
+    NO_EXCHANGE: "ranks exchange no gradients",
+    OTHER_SAMPLES: "batches are not as large as samples_per_step says",
     "other-code": "the code of the ranks has changed since",
     "oversubscribed": "ranks share a core or a GPU, or lack cores",
     "throttled": "a GPU lowered its clocks",
     UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
-    UNPAIRED: "it was not launched in the same rounds as its base, so nobody compared "
-    "them",
-    GROUPED: "its launches fall into groups: some are far slower than others",
-    SAME_DATA: "its ranks train on the same samples",
+    UNPAIRED: "it was not launched in the same rounds as its base",
+    SAME_DATA: "ranks train on the same samples",
     "unchecked": "no gate has checked what it trains",
 }
 
 
 def find_answer(
     found: ResultSet, *, margin: float = MARGIN, efficiency: float = EFFICIENCY
-) -> Facts:
-    """The answer for each workload, as JSON values.
+) -> Answer:
+    """The answer for each workload.
 
     Args:
         found: what was read of a result directory.
         margin: rows that differ by less are equally good, as a share.
         efficiency: a topology is sensible if its efficiency is higher.
     """
-    losses = {loss.cell: loss for loss in find_losses(found.summaries)}
-    cells = {summary.row.id: summary.row.cell for summary in found.summaries}
-    price = found.results.price
-    return {
-        "schema": ANSWER_VERSION,
-        "experiment": found.results.experiment,
-        "margin": margin,
-        "efficiency": efficiency,
-        "workloads": [
-            _judge_workload(panel, losses, margin, efficiency, price)
-            for panel in found.panels
+    shown = _with_partial(found)
+    losses = {loss.cell: loss for loss in find_losses(shown.rows)}
+    cells = {summary.id: summary.cell for summary in shown.rows}
+    return Answer(
+        experiment=found.experiment,
+        source=found.source,
+        margin=margin,
+        efficiency=efficiency,
+        workloads=[
+            _judge_workload(shown, panel, losses, margin, efficiency)
+            for panel in shown.panels
         ],
-        "without_numbers": [
-            {
-                "status": status,
-                "reason": reason,
-                "first": _describe(cells[names[0]]),
-                "cells": names,
-            }
-            for (status, reason), names in found.reasons.items()
+        without_numbers=[
+            Without(
+                status=status, reason=reason, first=describe(cells[ids[0]]), cells=ids
+            )
+            for (status, reason), ids in shown.reasons.items()
         ],
-    }
+    )
+
+
+def _with_partial(found: ResultSet) -> ResultSet:
+    """The results, in which launches of rows count that are not measured to the end."""
+    if not any(row.partial for row in found.rows):
+        return found
+    names = [field.name for field in fields(Row)]
+    rows = [Row(**{name: getattr(row, name) for name in names}) for row in found.rows]
+    whole = [
+        replace(row, status="ok", reason=None, launches=row.partial)
+        if row.partial
+        else row
+        for row in rows
+    ]
+    results = Results(found.experiment, whole)
+    return replace(found, rows=summarise(results))
 
 
 def _judge_workload(
+    found: ResultSet,
     panel: Panel,
     losses: Mapping[str, Loss],
     margin: float,
     efficiency: float,
-    price: Price | None,
-) -> Facts:
-    timed = {row.row.id: row for row in panel.points if _NO_SPEED not in row.marks}
-    base = next((name for name, row in timed.items() if row.row.cell.is_base), None)
+) -> Workload:
+    timed = {row.id: row for row in panel.points if _NO_SPEED not in row.marks}
     controls = find_controls(list(timed.values()))
-    rows = {name: row for name, row in timed.items() if name not in controls}
-    words = {
-        point.row.id: " ".join(series.words)
-        for series in panel.series
-        for point in series.points
+    rows = {
+        name: row
+        for name, row in sorted(timed.items(), key=lambda one: -_rate(one[1]))
+        if name not in controls
     }
-    facts: Facts = {
-        "workload": panel.title,
-        "rows": len(rows),
-        "measured": _describe_launches(list(timed.values())),
-        "names": {n: _describe(row.row.cell, words[n]) for n, row in timed.items()},
-    }
+    bases = (row.speedup_base for row in timed.values() if row.speedup_base)
+    base = next((one.id for one in bases if one.id in timed), None)
+    names = _name_rows(panel, timed)
+    partial = {n: (row.ok, row.wanted) for n, row in rows.items() if row.partial}
+    facts = Workload(
+        workload=panel.title,
+        unit=f"{panel.unit}/s",
+        device=_kind_of_device(panel.points[0].cell),
+        rows=len(rows),
+        names=names,
+        rates={name: row.numbers["throughput"] for name, row in rows.items()},
+        measured=_describe_launches(list(timed.values()), partial),
+        base=base,
+        speedups={
+            n: r.numbers["speedup"] for n, r in rows.items() if "speedup" in r.numbers
+        },
+    )
+    kind = panel.points[0].cell.workload()
+    planned = [one for one in found.rows if one.cell.workload() == kind]
     if len(rows) < 2:
-        return facts
+        only = "".join(f"only {names[name]} was measured" for name in rows)
+        why = f"{only or 'no row shows a speed'}, so there is nothing to compare"
+        return replace(facts, undecided=why)
     fastest = _choose(rows, margin, per_device=False)
     cheapest = _choose(rows, margin, per_device=True)
-    judged = [_scale(series, timed, efficiency) for series in panel.series]
-    scaling = [series for series in judged if series is not None]
-    rest_on = dict.fromkeys(
-        [
-            *(fastest["cell"], fastest["recommended"]),
-            *(rival["cell"] for rival in fastest["rivals"]),
-            *([base] if base else []),
-        ]
+    best = fastest.recommended
+    open_ones = [one.cell for one in fastest.rivals if one.verdict != LESS]
+    rests = [fastest.cell, best, *open_ones, *([base] if base else [])]
+    rest_on = {name: timed[name] for name in dict.fromkeys(rests)}
+    seconds, training = _compare_training(
+        [rows[best], *([timed[base]] if base else [])]
     )
-    return {
-        **facts,
-        "base": base,
-        "fastest": fastest,
-        "cheapest": {**cheapest, **_cost(rows[cheapest["cell"]], price)},
-        "cost_of_use": _cost(rows[fastest["recommended"]], price),
-        "scaling": scaling,
-        "lost": _explain(rows, losses),
-        "training": _compare_training(
-            rows, fastest["recommended"], fastest["cell"], base
+    judged = (_scale(series, timed, efficiency) for series in panel.series)
+    scaling = [series for series in judged if series]
+    scaling.sort(key=lambda own: best not in [point.cell for point in own.points])
+    price = found.price
+    return replace(
+        facts,
+        undecided=_why_undecided(fastest, rest_on, names, partial),
+        fastest=fastest,
+        cheapest=cheapest,
+        costs=[_cost(rows[n], price) for n in dict.fromkeys([best, cheapest.cell])],
+        same_training=_find_same_training(rows, best, timed.get(base or "")),
+        seconds=seconds,
+        training=training,
+        untested=_find_untested(found, planned, rows[best].cell),
+        lost=_describe_loss(losses[best]) if best in losses else None,
+        scaling=scaling,
+        trust=_find_doubts([*rest_on.values()]),
+        alike=_find_alike(rows),
+        next=plan_next(
+            timed, {"fastest": fastest, "cheapest": cheapest}, scaling, efficiency
         ),
-        "trust": _find_doubts([rows[name] for name in rest_on]),
-        "next": plan_next(
-            timed,
-            {"fastest": fastest, "cheapest": cheapest},
-            scaling,
-            efficiency,
-        ),
-    }
+    )
 
 
-def _describe_launches(rows: Sequence[Summary]) -> Facts:
-    """When and where the launches of a workload ran."""
-    records = [launch.record for row in rows for launch in row.row.launches]
-    days = sorted({record["started"][:10] for record in records if "started" in record})
+def _rate(row: Summary) -> float:
+    return row.numbers["throughput"].value
+
+
+# --- words for a row ------------------------------------------------------------------
+
+
+def describe(cell: Cell, words: Sequence[str] = ()) -> str:
+    """A cell in words, with what else sets it apart: ``ddp over gloo on 2 cores``."""
+    size, kind = cell.size, _kind_of_device(cell)
+    of = f" of {cell.cores_per_device} cores" if kind == "device" else ""
+    devices = (
+        f"{size.devices_per_node} {kind}{'s' if size.devices_per_node > 1 else ''}"
+    )
+    where = (
+        f"{devices}{of}" if size.nodes == 1 else f"{size.nodes} hosts x {devices}{of}"
+    )
+    who = cell.strategy if cell.script is None else cell.file_of_script
+    if cell.script is None and cell.strategy == REFERENCE:
+        said = where if size.devices == 1 else f"one process, {where}"
+    elif cell.backend == "none" or (cell.script is not None and size.devices == 1):
+        said = f"{who} on {where}"
+    else:
+        said = f"{who} over {cell.backend} on {where}"
+    return f"{said} ({', '.join(words)})" if words else said
+
+
+def _kind_of_device(cell: Cell) -> str:
+    if cell.device == "cuda":
+        return "GPU"
+    return "core" if cell.cores_per_device == 1 else "device"
+
+
+def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
+    """Each row in words, with the settings that tell it apart from others."""
+    varying = find_varying([row.cell.settings for row in rows.values()])
+    names = {}
+    for series in panel.series:
+        for point in series.points:
+            settings = point.cell.settings
+            shared = [
+                spell_setting(name, settings[name])
+                for name in _SHARED_SETTINGS
+                if name in varying
+            ]
+            words = dict.fromkeys([*shared, *series.words])
+            words.pop("not compiled", None)
+            names[point.id] = describe(point.cell, [*words])
+    return {name: names[name] for name in rows}
+
+
+def _describe_launches(
+    rows: Sequence[Summary], partial: Mapping[str, Sequence[int]]
+) -> Measured:
+    records = [launch.record for row in rows for launch in row.launches]
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
     kinds = {
         f"{len(host['gpus'])} x {host['gpus'][0]['name']}"
@@ -191,31 +273,30 @@ def _describe_launches(rows: Sequence[Summary]) -> Facts:
         else f"{host['cores']} cores of {host['cpu']}"
         for host in hosts.values()
     }
-    return {
-        "days": days,
-        "launches": sorted({len(row.row.launches) for row in rows}),
-        "total": len(records),
-        "disturbed": sum(len(row.disturbed) for row in rows),
-        "repeated": sum(row.row.repeated for row in rows),
-        "hosts": len(hosts),
-        "machines": sorted(kinds),
-    }
+    counts = sorted({len(row.counted) for row in rows})
+    return Measured(
+        days=sorted({r["started"][:10] for r in records if "started" in r}),
+        launches=[counts[0], counts[-1]] if counts else [],
+        disturbed=sum(len(row.disturbed) for row in rows),
+        repeated=sum(row.repeated for row in rows),
+        hosts=len(hosts),
+        machines=sorted(kinds),
+        partial=partial,
+        seconds_left=sum(
+            (partial[row.id][1] - partial[row.id][0]) * mean_seconds(row)
+            for row in rows
+            if row.id in partial
+        ),
+    )
 
 
-def _describe(cell: Cell, own: str = "") -> str:
-    """A cell in words, with what else sets it apart: `ddp over gloo on 2 devices`."""
-    over = "" if cell.backend == "none" else f" over {cell.backend}"
-    size = cell.size
-    where = "1 device" if size.devices == 1 else f"{size.devices} devices"
-    if size.nodes > 1:
-        where = f"{size.nodes} x {size.devices_per_node} devices"
-    return f"{cell.strategy}{over}{f' ({own})' if own else ''} on {where}"
+# --- the best row ---------------------------------------------------------------------
 
 
-def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> Facts:
-    """The best row by throughput (of a device), and those that may be as good."""
+def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> Choice:
+    """The best row by throughput (of a device), and how the others compare."""
     factors = {
-        name: 1 / (row.row.devices if per_device else 1) for name, row in rows.items()
+        name: 1 / (row.devices if per_device else 1) for name, row in rows.items()
     }
     first = next(iter(rows.values()))
     assert first.fit is not None
@@ -223,163 +304,204 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
 
     def burden(name: str) -> tuple[int, int, int, bool]:
         """What a row asks for: devices, processes, packages."""
-        row = rows[name].row
+        row = rows[name]
         named = f"{row.cell.strategy} {row.cell.launcher}"
         packages = sum(package in named for package in _PACKAGES)
         ranks = int(row.launches[0].record["shape"]["ranks"])
         return row.devices, ranks, packages, name != best
 
-    equal = [name for name, rival in rivals.items() if rival["verdict"] == EQUAL]
-    unit = rows[best].row.cell.unit
-    close = {n: rival for n, rival in rivals.items() if rival["verdict"] != LESS}
-    return {
-        "cell": best,
-        "throughput": rows[best].numbers["throughput"].scaled(factors[best]).to_json(),
-        **({} if unit == "samples" else {"unit": f"{unit}/s"}),
-        "recommended": min([best, *equal], key=burden),
-        "rivals": [{"cell": name, **rival} for name, rival in close.items()],
-        "too_noisy": is_too_noisy(close.values()),
-        "is_compared": any(one["verdict"] != APART for one in rivals.values()),
-        "less": len(rivals) - len(close),
-    }
+    equal = [rival.cell for rival in rivals if rival.verdict == EQUAL]
+    simplest = min([best, *equal], key=burden)
+    return Choice(cell=best, recommended=simplest, rivals=rivals)
 
 
-def _cost(summary: Summary, price: Price | None) -> Facts:
-    """Device-hours of an epoch, and their price; of many samples for a script."""
-    hours = summary.numbers["epoch_s"].scaled(summary.row.devices / 3600)
-    record = summary.row.launches[0].record
-    samples = record["steps_per_epoch"] * record["shape"]["global_batch"]
-    has_epochs = summary.row.cell.script is None
-    if not has_epochs:
-        hours, samples = hours.scaled(_MANY / samples), _MANY
-    facts: Facts = {
-        "device_hours_per_epoch": hours.to_json(),
-        "samples_per_epoch": samples,
-    }
-    if not has_epochs:
-        facts["has_epochs"] = False
-    if price is not None:
-        amount, currency = price
-        facts["price_per_epoch"] = hours.scaled(amount).to_json()
-        facts["currency"] = currency
-    return facts
+def _why_undecided(
+    fastest: Choice,
+    rest_on: Mapping[str, Summary],
+    names: Mapping[str, str],
+    partial: Mapping[str, Sequence[int]],
+) -> str | None:
+    """Why no row is called the best; None if one is."""
+    if partial:
+        done = sorted({ok for ok, _ in partial.values()})
+        wanted = max(wanted for _, wanted in partial.values())
+        counts = f"{done[0]} to {done[-1]}" if len(done) > 1 else f"{done[0]}"
+        return (
+            f"the run is not complete ({counts} of {wanted} launches of "
+            f"{_count(len(partial), 'row')} are done)"
+        )
+    for name, row in rest_on.items():
+        causes = _find_disturbances(row)
+        if len(causes) > _TOO_DISTURBED * len(row.measures):
+            return (
+                f"{causes[-1]}; {len(causes)} of {len(row.measures)} launches of "
+                f"{names[name]} were disturbed"
+            )
+    if all(rival.verdict == APART for rival in fastest.rivals):
+        return "no two rows were launched in the same rounds, so nobody compares them"
+    if noisy := find_noisy(fastest.rivals):
+        return (
+            "launches scatter too much: the speed of "
+            f"{names[noisy.cell]} may be {show_estimate(noisy.ratio)} times that of "
+            f"{names[fastest.cell]}"
+        )
+    return None
 
 
-def _scale(series: Series, rows: Mapping[str, Summary], wanted: float) -> Facts | None:
-    """How far a series keeps its efficiency; None if it is on one device alone."""
-    points = [
-        point
-        for point in series.points
-        if not is_shared(point) and "efficiency" in point.numbers
-    ]
-    several = [point for point in points if point.row.devices > 1]
-    if not several:
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number > 1 else ''}"
+
+
+def _find_disturbances(row: Summary) -> list[str]:
+    """What disturbed the launches of a row that count: a cause of each of these."""
+    found = (disturbances(launch.record) for launch in row.launches)
+    return [causes[0] for causes in found if causes]
+
+
+def _global_batch(row: Summary) -> int:
+    return int(row.launches[0].record["shape"]["global_batch"])
+
+
+def _find_same_training(
+    rows: Mapping[str, Summary], best: str, base: Summary | None
+) -> str | None:
+    """The fastest row of the base's precision and samples of a step, beside the best.
+
+    None if that is the best row itself, or the base.
+    """
+    if base is None:
         return None
-    base = several[0].efficiency_base
-    if base and base.id in rows and len(several) == len(points):
-        points.insert(0, rows[base.id])
-    above, end, is_below = find_end(several, wanted)
-    told = end and _describe_point(end)
-    return {
-        "series": series.name,
-        "points": [
-            {**_describe_point(point), "devices": point.row.devices} for point in points
-        ],
-        "largest": _describe_point(above[-1]) if above else None,
-        "first_below": told if is_below else None,
-        "untold": [told] if told and not is_below else [],
-    }
+
+    def train(row: Summary) -> tuple[str, int]:
+        return row.cell.precision, _global_batch(row)
+
+    alike = (name for name, row in rows.items() if train(row) == train(base))
+    found = next(alike, None)
+    return None if train(rows[best]) == train(base) or found == base.id else found
 
 
-def _describe_point(summary: Summary) -> Facts:
-    rate = summary.numbers["throughput"]
-    return {
-        "per_device": rate.scaled(1 / summary.row.devices).to_json(),
-        "cell": summary.row.id,
-        "topology": summary.row.cell.topology,
-        "efficiency": summary.numbers["efficiency"].to_json(),
-    }
+def _compare_training(
+    rows: Sequence[Summary],
+) -> tuple[float | None, list[Training]]:
+    """What rows train, and their losses after the time that all of them have."""
+    if len({row.id for row in rows}) < 2:
+        return None, []
+    seconds = min(float(find_curve(row, "seconds")[0][-1]) for row in rows)
+    found = []
+    for row in rows:
+        loss = read_curve(row, seconds)
+        found.append(
+            Training(
+                cell=row.id,
+                precision=row.cell.precision,
+                is_lossy="approximate" in row.marks,
+                samples=_global_batch(row),
+                loss=loss and [round_off(value) for value in loss],
+            )
+        )
+    known = all(one.loss for one in found)
+    return (round_off(seconds) if known else None), found
 
 
-def _explain(rows: Mapping[str, Summary], losses: Mapping[str, Loss]) -> Facts | None:
-    """The loss of the fastest row on several devices."""
-    several = [name for name in rows if name in losses]
-    if not several:
-        return None
-    name = max(several, key=lambda name: rows[name].numbers["throughput"].value)
-    loss = losses[name]
-    return {
-        "cell": loss.cell,
-        "base": loss.base,
-        "step_ms": round_off(loss.step),
-        "promised_ms": round_off(loss.promised),
-        "lost_ms": loss.lost.to_json(),
-        "parts_ms": {part: value.to_json() for part, value in loss.parts.items()},
-        "is_separate": loss.is_separate,
-        "late_rank": None if loss.late is None else loss.late[0],
-        "late_phase": None if loss.late is None else loss.late[1],
-    }
-
-
-def _compare_training(rows: Mapping[str, Summary], *names: str | None) -> Facts | None:
-    """Accuracy, and loss at equal samples and times; None unless there are two rows.
+def _find_untested(
+    found: ResultSet, planned: Sequence[Summary], best: Cell
+) -> Untested | None:
+    """The usual rival of the best row, on as many devices of a host, if it is missing.
 
     Args:
-        rows: of the workload, by id.
-        names: of the rows; a name may occur twice, or be missing.
+        found: the results.
+        planned: all rows of the workload.
+        best: that row.
     """
-    chosen = [rows[name] for name in dict.fromkeys(names) if name is not None]
-    if len(chosen) < 2:
+    if best.script is not None or best.size.nodes > 1 or best.size.devices == 1:
         return None
-    batches = [row.row.launches[0].record["shape"]["global_batch"] for row in chosen]
-    samples = min(
-        len(launch.losses) * batch
-        for row, batch in zip(chosen, batches, strict=True)
-        for launch in row.counted
+    strategy, backend = (
+        ("ddp", "nccl") if best.device == "cuda" else (REFERENCE, "none")
     )
-    seconds = min(_time_of_steps(launch) for row in chosen for launch in row.counted)
-    cells = []
-    for row, batch in zip(chosen, batches, strict=True):
-        accuracy = row.numbers.get("accuracy")
-        ends = [
-            round(seconds / _time_of_steps(launch) * len(launch.losses))
-            for launch in row.counted
-        ]
-        cells.append(
-            {
-                "cell": row.row.id,
-                "global_batch": batch,
-                "accuracy": None if accuracy is None else accuracy.to_json(),
-                "loss_at_equal_samples": _loss(
-                    row, [round(samples / batch)] * len(ends)
-                ),
-                "loss_at_equal_time": _loss(row, ends),
-            }
-        )
-    return {
-        "samples": int(samples),
-        "seconds": round_off(seconds),
-        "scaling": chosen[0].row.cell.scaling,
-        "cells": cells,
-    }
+    cells = [one.cell for one in planned]
+    if any((c.strategy, c.topology) == (strategy, best.topology) for c in cells):
+        return None
+    block = f"strategy: {strategy}, topology: {best.topology}"
+    block += f", backend: {backend}" if backend != "none" else ""
+    return Untested(
+        name=describe(replace(best, strategy=strategy, backend=backend)),
+        add=f"add `- {{{block}}}` to blocks"
+        if found.has_blocks
+        else f"add `{strategy}` to strategy",
+    )
 
 
-def _time_of_steps(launch: Measures) -> float:
-    """Seconds of all steps, those of the warm-up at the mean of the timed ones."""
-    return launch.seconds_of(len(launch.losses))
+# --- what it costs, loses, and how far it goes ----------------------------------------
 
 
-def _loss(summary: Summary, ends: Sequence[int]) -> Facts | None:
-    """Mean loss of the steps before a step of each launch; None if it is no number."""
-    found = [
-        float(np.mean(launch.losses[max(0, end - LOSS_STEPS) : max(1, end)]))
-        for launch, end in zip(summary.counted, ends, strict=True)
+def device_hours(summary: Summary) -> Estimate:
+    """Device-hours of a million samples or tokens."""
+    hours = summary.numbers["throughput"].inverse().scaled(MILLION / 3600)
+    return hours.scaled(summary.devices)
+
+
+def _cost(summary: Summary, price: tuple[float, str] | None) -> Cost:
+    hours = device_hours(summary)
+    return Cost(
+        cell=summary.id,
+        device_hours=hours,
+        price=hours.scaled(price[0]) if price else None,
+        currency=price[1] if price else None,
+    )
+
+
+def _describe_loss(loss: Loss) -> Lost:
+    return Lost(
+        cell=loss.cell,
+        base=loss.base,
+        step_ms=round_off(loss.step),
+        promised_ms=round_off(loss.promised),
+        lost_ms=loss.lost,
+        parts_ms=loss.parts,
+        is_separate=loss.is_separate,
+        late=loss.late,
+    )
+
+
+def _scale(
+    series: Series, rows: Mapping[str, Summary], wanted: float
+) -> Scaling | None:
+    """How far a series keeps its efficiency; None if it is on one device alone."""
+    several = [
+        point
+        for point in series.points
+        if point.devices > 1
+        and not is_shared(point)
+        and point.id in rows
+        and "efficiency" in point.numbers
     ]
-    return mean(found).to_json() if np.isfinite(found).all() else None
+    if not several:
+        return None
+    several.sort(key=lambda point: point.devices)
+    base = several[0].efficiency_base
+    points = [rows[base.id], *several] if base and base.id in rows else several
+    above, end, is_below = find_end(several, wanted)
+    return Scaling(
+        series=series.name,
+        points=[
+            Size(
+                cell=point.id,
+                devices=point.devices,
+                efficiency=point.numbers["efficiency"],
+            )
+            for point in points
+        ],
+        largest=above[-1].id if above else None,
+        end=end.id if end else None,
+        is_below=is_below,
+    )
 
 
-def _find_doubts(rows: Sequence[Summary]) -> list[Facts]:
-    """What weakens rows: one entry for each row that something weakens.
+# --- what weakens it ------------------------------------------------------------------
+
+
+def _find_doubts(rows: Sequence[Summary]) -> list[Doubt]:
+    """What weakens rows, with those that it weakens, in order of appearance.
 
     Args:
         rows: those that the answer rests on, the fastest first.
@@ -388,35 +510,55 @@ def _find_doubts(rows: Sequence[Summary]) -> list[Facts]:
     hardware = [
         {
             (host["cpu"], *sorted(gpu["name"] for gpu in host["gpus"]))
-            for launch in row.row.launches
+            for launch in row.launches
             for host in launch.record["hosts"]
         }
         for row in rows
     ]
-    found = []
+    causes: dict[str, list[str]] = {}
     for row, own in zip(rows, hardware, strict=True):
-        doubts = list(_doubt(row))
+        for cause in _doubt(row):
+            causes.setdefault(cause, []).append(row.id)
         if own != hardware[0]:
-            doubts.append(f"it ran on other hardware than {rows[0].row.id}")
-        if doubts:
-            found.append({"cell": row.row.id, "doubts": doubts})
-    return found
+            causes.setdefault("hosts had other processors or GPUs", []).append(row.id)
+    return [Doubt(cells=cells, cause=cause) for cause, cells in causes.items()]
 
 
 def _doubt(summary: Summary) -> Iterator[str]:
     count = len(summary.measures)
+    if causes := _find_disturbances(summary):
+        vain = " in spite of repetitions" if summary.repeated else ""
+        yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"
     if count < MIN_LAUNCHES:
         launches = "launch" if count == 1 else "launches"
-        yield f"{count} {launches} only, so it has no interval"
+        yield f"no interval, because of {count} {launches} only"
     if summary.disturbed:
         yield (
-            f"{len(summary.disturbed)} of its {count} launches were disturbed, and are "
-            "left out"
+            f"{len(summary.disturbed)} of {count} launches left out, because they were "
+            "far slower than the rest of their round"
         )
     yield from (_DOUBTS[mark] for mark in summary.marks if mark in _DOUBTS)
-    found = [disturbances(launch.record) for launch in summary.row.launches]
-    if disturbed := [words for words in found if words]:
-        yield (
-            f"{len(disturbed)} of its {count} launches were disturbed, as their "
-            f"repetitions were: {disturbed[-1][0]}"
-        )
+
+
+def _find_alike(rows: Mapping[str, Summary]) -> list[str]:
+    """Rows whose sizes of buckets differ, and whose buckets do not."""
+    groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for name, row in rows.items():
+        details = row.launches[0].record["ranks"][0].get("details") or {}
+        sizes = tuple(bucket["bytes"] for bucket in details.get("buckets") or ())
+        cell = row.cell
+        if sizes and "bucket_mb" in cell.options:
+            others = {k: v for k, v in cell.options.items() if k != "bucket_mb"}
+            rest = replace(cell, options=others).apart_from(())
+            groups.setdefault((rest, sizes), []).append(name)
+    found = []
+    for (_, bytes_of_each), alike in groups.items():
+        values = sorted(rows[name].cell.options["bucket_mb"] for name in alike)
+        if len(values) > 1:
+            count = len(bytes_of_each)
+            buckets = "one bucket" if count == 1 else f"the same {count} buckets"
+            said = " and ".join(map(str, values))
+            found.append(
+                f"bucket_mb {said} make {buckets} here: no difference to expect"
+            )
+    return found

@@ -6,19 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
+from rankbench.results.advice.findings import Choice, More, NextLaunches, Rival, Scaling
 from rankbench.results.numbers import fit as fits
 from rankbench.results.numbers.fit import Fit, LogRatio, confidence_of_each
 from rankbench.results.numbers.statistics import (
     MIN_LAUNCHES,
-    Estimate,
     round_off,
 )
 from rankbench.results.numbers.summary import UNPAIRED, Summary
-
-# Values of an answer, as JSON has them.
-Facts = dict[str, Any]
 
 # What a row is, beside the best: certainly less; equal within the margin; or neither
 # can be told; or it has too few launches to be judged; or it was not launched in the
@@ -31,7 +27,7 @@ _TOO_NOISY = 0.2
 
 def choose(
     fit: Fit, factors: Mapping[str, float], margin: float, *, look: int = 1
-) -> tuple[str, dict[str, Facts]]:
+) -> tuple[str, list[Rival]]:
     """Find the best of several rows, and compare all others with it.
 
     Rows are compared if they were launched in the same rounds; of several sets of such
@@ -45,10 +41,8 @@ def choose(
         look: number of times that launches were asked for.
 
     Returns:
-        The name of the best, and the others by name in descending order, with those
-        that are `APART` at the end: `ratio` to the best one, or None; `verdict`;
-        `launches` of both that would settle it, all in all, or None if it is settled or
-        they are too many. If all are `APART`, no row is the best.
+        The name of the best, and the others in descending order, with those that are
+        `APART` at the end. If all are `APART`, no row is the best.
     """
     paired = {
         name: [other for other in factors if fit.is_paired(other, name)]
@@ -68,32 +62,38 @@ def choose(
     confidence = confidence_of_each(math.comb(len(heights), 2), look=look)
     order = sorted(heights.keys() - {best}, key=lambda name: -heights[name])
     apart = [name for name in factors if name not in heights]
-    judged = {
-        name: _judge(find(name, best), margin, confidence) for name in order + apart
-    }
-    return best, dict(sorted(judged.items(), key=lambda one: one[1]["ratio"] is None))
+    judged = [
+        _judge(name, find(name, best), margin, confidence) for name in order + apart
+    ]
+    return best, sorted(judged, key=lambda one: one.ratio is None)
 
 
-def _judge(ratio: LogRatio | None, margin: float, confidence: float) -> Facts:
+def _judge(
+    name: str, ratio: LogRatio | None, margin: float, confidence: float
+) -> Rival:
     if ratio is None:
-        return {"ratio": None, "verdict": APART, "launches": None}
+        return Rival(cell=name, ratio=None, verdict=APART, launches=None)
     bracket = ratio.bracket(confidence)
     told = fits.judge(bracket, margin)
     if bracket.interval and told != fits.UNTOLD:
         verdict = EQUAL if told == fits.EQUAL else LESS
-        return {"ratio": bracket.to_json(), "verdict": verdict, "launches": None}
+        return Rival(cell=name, ratio=bracket, verdict=verdict, launches=None)
     # The ratio may turn out to differ from 1, or to be within the margin.
     off = abs(ratio.value)
     distance = max(off, math.log1p(margin) - off)
     launches = ratio.launches_for(distance, confidence)
     verdict = UNTOLD if bracket.interval else FEW
-    return {"ratio": bracket.to_json(), "verdict": verdict, "launches": launches}
+    return Rival(cell=name, ratio=bracket, verdict=verdict, launches=launches)
 
 
-def is_too_noisy(rivals: Iterable[Facts]) -> bool:
-    """Whether a row may be so much better than the best that this one is not named."""
-    ratios = [Estimate.from_json(one["ratio"]) for one in rivals if one["ratio"]]
-    return any((ratio.printed()[0].high or 0) > 1 + _TOO_NOISY for ratio in ratios)
+def find_noisy(rivals: Iterable[Rival]) -> Rival | None:
+    """The row that may be so much better than the best that this one is not named."""
+
+    def most(rival: Rival) -> float:
+        return (rival.ratio and rival.ratio.printed()[0].high) or 0.0
+
+    worst = max(rivals, key=most, default=None)
+    return worst if worst and most(worst) > 1 + _TOO_NOISY else None
 
 
 def find_end(
@@ -110,7 +110,7 @@ def find_end(
         and whether it is below: else it cannot be told.
     """
     above: list[Summary] = []
-    for point in sorted(points, key=lambda one: one.row.devices):
+    for point in sorted(points, key=lambda one: one.devices):
         shown, _ = point.numbers["efficiency"].printed()
         if shown.low is None or shown.low <= wanted:
             return above, point, shown.high is not None and shown.high < wanted
@@ -120,10 +120,10 @@ def find_end(
 
 def plan_next(
     rows: Mapping[str, Summary],
-    choices: Mapping[str, Facts],
-    scaling: Sequence[Facts],
+    choices: Mapping[str, Choice],
+    scaling: Sequence[Scaling],
     wanted: float,
-) -> list[Facts]:
+) -> list[NextLaunches]:
     """For each open question, the launches that would settle it, and their cost.
 
     Args:
@@ -152,21 +152,21 @@ def plan_next(
             own[name] = max(len(rows[name].measures) + more, own.get(name, 0))
 
     for question, choice in choices.items():
-        for rival in choice["rivals"]:
-            if rival["verdict"] == APART:
-                launch_together(question, choice["cell"], rival["cell"])
-            elif rival["verdict"] in (UNTOLD, FEW):
-                ask(question, rival["launches"], choice["cell"], rival["cell"])
-    for point in [point for series in scaling for point in series["untold"]]:
-        summary = rows.get(point["cell"])
+        for rival in choice.rivals:
+            if rival.verdict == APART:
+                launch_together(question, choice.cell, rival.cell)
+            elif rival.verdict in (UNTOLD, FEW):
+                ask(question, rival.launches, choice.cell, rival.cell)
+    for name in [one.end for one in scaling if one.end and not one.is_below]:
+        summary = rows.get(name)
         base = summary and summary.efficiency_base
         if summary and base and base.id in rows:
             assert summary.fit is not None
-            ratio = summary.fit.ratio(summary.row.id, base.id)
+            ratio = summary.fit.ratio(name, base.id)
             assert ratio is not None
             distance = abs(math.log(wanted / summary.numbers["efficiency"].value))
             launches = ratio.launches_for(distance, summary.confidence)
-            ask("scaling", launches, summary.row.id, base.id)
+            ask("scaling", launches, name, base.id)
     for name, summary in rows.items():
         for base in summary.bases if UNPAIRED in summary.marks else ():
             if base.id in rows and base.id != name:
@@ -176,15 +176,22 @@ def plan_next(
 
 def _describe(
     question: str, rows: Mapping[str, Summary], asked: Mapping[str, int]
-) -> Facts:
-    """What settles a question: the cells, their launches, and device-hours."""
-    cells, seconds = [], 0.0
+) -> NextLaunches:
+    cells, seconds, held = [], 0.0, 0.0
     for name, launches in asked.items():
-        summary = rows[name]
-        more = launches - len(summary.measures)
-        records = [launch.record for launch in summary.row.launches]
-        each = fmean((r.get("seconds") or {}).get("launch") or 0.0 for r in records)
-        seconds += more * each * summary.row.devices
-        cells.append({"cell": name, "launches": launches, "more": more})
-    hours = round_off(seconds / 3600)
-    return {"settles": question, "cells": cells, "device_hours": hours}
+        more = launches - len(rows[name].measures)
+        each = more * mean_seconds(rows[name])
+        seconds, held = seconds + each, held + each * rows[name].devices
+        cells.append(More(cell=name, launches=launches, more=more))
+    return NextLaunches(
+        settles=question,
+        cells=cells,
+        device_hours=round_off(held / 3600),
+        seconds=round_off(seconds),
+    )
+
+
+def mean_seconds(summary: Summary) -> float:
+    """How long a launch of a row takes, with all that is not measured."""
+    records = (launch.record for launch in summary.launches)
+    return fmean((r.get("seconds") or {}).get("launch") or 0.0 for r in records)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
 from rankbench.failures import explain_failures, find_needs
+from rankbench.invocation import named_in
 from rankbench.plan import (
     PLAN_VERSION,
     Plan,
@@ -52,6 +53,7 @@ class Row:
         attempt: None if there is no record.
         launches: the launches that succeeded, if the row is ok; else none. Those that
             another one replaces are left out.
+        partial: the launches that succeeded, if none failed and others are to come.
         repeated: number of launches that another one replaces, as they were disturbed.
         estimated_mib: as the plan has it.
         damage: what is wrong with one of its files; the row is ``stale`` then.
@@ -66,6 +68,7 @@ class Row:
     wanted: int
     attempt: int | None
     launches: tuple[Launch, ...]
+    partial: tuple[Launch, ...] = ()
     repeated: int = 0
     estimated_mib: float | None = None
     damage: ValueError | None = None
@@ -82,7 +85,8 @@ class Row:
             root: the result directory.
         """
         reason = explain_damage(damage, root)
-        return replace(self, status="stale", reason=reason, launches=(), damage=damage)
+        lost: dict[str, Any] = {"launches": (), "partial": (), "damage": damage}
+        return replace(self, status="stale", reason=reason, **lost)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class Results:
         price: of a device-hour, and its currency, where the site file says so.
         targets: what the experiment wants to be predicted.
         target: what time and samples are counted to: loss or accuracy, and its value.
+        source: how commands name it: arguments for `rankbench_command`.
+        has_blocks: whether the experiment file has several sweeps.
     """
 
     experiment: str
@@ -106,6 +112,8 @@ class Results:
     price: tuple[float, str] | None = None
     targets: tuple[PredictedCell, ...] = ()
     target: tuple[str, float] | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+    has_blocks: bool = False
 
 
 # GPUs reach their power cap at full load, as their makers intend.
@@ -156,8 +164,18 @@ def load(layout: Layout) -> Results:
     )
     rows = tuple(_make_row(layout, own, ended.get(own.planned.id)) for own in attempts)
     target = next(iter((plan.experiment.get("target") or {}).items()), None)
-    predicted = tuple(plan.predicted)
-    return Results(plan.name, rows, study, peaks, price, predicted, target)
+    kept = layout.experiment
+    return Results(
+        plan.name,
+        rows,
+        study,
+        peaks,
+        price,
+        tuple(plan.predicted),
+        target,
+        source=named_in(plan.experiment),
+        has_blocks=kept.exists() and "\nblocks:" in kept.read_text(errors="replace"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +242,7 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: int | None) -> Row:
     reason: str | None = NOT_MEASURED
     wanted, marks = attempt.wanted, set(planned.marks)
     published: list[Launch] = []
+    partial = False
     if planned.infeasible is not None:
         status, reason, wanted, number = "unsupported", planned.infeasible, 0, None
     elif number is not None:
@@ -236,11 +255,10 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: int | None) -> Row:
             marks |= _marks(counted, attempt)
             if enough is not None:
                 marks.add(BUDGET)
-            if status == "ok":
-                kept = set(map(id, counted))
-                published = [
-                    launch for launch in attempt.launches if id(launch.record) in kept
-                ]
+            kept = set(map(id, counted))
+            if all(record["status"] == "ok" for record in counted):
+                published = [one for one in attempt.launches if id(one.record) in kept]
+                partial = status != "ok" and not verdict.complete
     if status == "not-run":
         needs = find_needs([(planned.image, planned.cell.data, planned.id)])
         reason = explain_failures(layout, needs) or reason
@@ -253,7 +271,8 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: int | None) -> Row:
         ok=ok,
         wanted=wanted,
         attempt=number,
-        launches=tuple(published),
+        launches=tuple(published) if status == "ok" else (),
+        partial=tuple(published) if partial else (),
         repeated=len(repeated(attempt.records)),
         estimated_mib=planned.estimated_mib,
         damage=attempt.damage,

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Ends, Style, Styles
+from rankbench.results.numbers.curves import SMOOTHED, Values, find_curve
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
@@ -26,12 +26,6 @@ _ALIKE = 0.02
 # others.
 _DASH = 7.0
 
-# Maximum number of points of a line in the data; with more steps, points are means.
-POINTS = 200
-
-# A drawn point is the mean of this many points around it.
-_SMOOTHED = 11
-
 # Losses that span more than this are easier to tell apart on a logarithmic axis.
 _LINEAR_UP_TO = 30
 
@@ -40,8 +34,6 @@ _VISIBLE = 0.02
 
 _COLUMNS = ("samples", "seconds", "loss", "loss_lo", "loss_hi")
 _OVER = {"samples": "samples seen, warm-up included", "seconds": "seconds of training"}
-
-Values = NDArray[np.float64]
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
@@ -57,28 +49,6 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         yield dict(zip(_COLUMNS, values, strict=True))
 
 
-def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
-    """Progress and loss of the launches of a cell that is ok.
-
-    Returns:
-        samples of all replicas, or seconds, at each point, [points]; loss,
-        [launches, points], NaN where it is no number. A point is a step, or the mean of
-        a few.
-    """
-    record = point.launches[0].record
-    steps = np.stack([launch.losses for launch in point.measures])
-    steps[~np.isfinite(steps)] = np.nan
-    each = record["samples"] / record["steps"]
-    if over == "seconds":
-        # The first warm-up steps take longer, which a loss curve should not show.
-        each = float(np.mean([launch.total_s for launch in point.counted]))
-        each /= record["steps"]
-    seen = each * np.arange(1, steps.shape[1] + 1)
-    parts = np.array_split(np.arange(len(seen)), min(len(seen), POINTS))
-    means = [steps[:, part].mean(axis=1) for part in parts]
-    return np.array([seen[part].mean() for part in parts]), np.stack(means, axis=1)
-
-
 def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     """The median of the launches as a line, their range as a band."""
     from matplotlib.ticker import MaxNLocator
@@ -90,7 +60,6 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
         lines: list[Line2D] = []
         for series, point in plotting.each_row(panel):
             seen, losses = find_curve(point, over)
-            losses = _smooth(losses)
             middle, style = np.median(losses, axis=0), looks[point.id]
             lines += axes.plot(seen, middle, color=style.color, lw=1.4)
             if _is_wide(losses):
@@ -158,17 +127,6 @@ def _dash_coinciding(lines: Sequence[Line2D]) -> None:
             line.set_dash_capstyle("butt")
 
 
-def _smooth(losses: Values) -> Values:
-    """Running means over the points, [launches, points]; NaN stays NaN."""
-    if losses.shape[1] <= 2 * _SMOOTHED:
-        return losses
-    # At both ends there are fewer points to average.
-    weights = np.ones(_SMOOTHED)
-    count = np.convolve(np.ones(losses.shape[1]), weights, mode="same")
-    rows = [np.convolve(launch, weights, mode="same") / count for launch in losses]
-    return np.stack(rows)
-
-
 def _scale(axes: Axes, losses: Values) -> None:
     from matplotlib.ticker import NullFormatter
 
@@ -186,7 +144,8 @@ _PLOT = PanelPlot(
     question="Which learns fastest, by samples and by time?",
     caption=(
         "Mean loss over the ranks that know it: median of the launches, and their "
-        "range as a band where it can be seen; running means. Seconds: steps at their "
+        f"range as a band where it can be seen; running means of {SMOOTHED} points. "
+        "Seconds: steps at their "
         "mean time. Curves that coincide share one line in the colors of all. A gap is "
         "a loss that is not a number."
     ),

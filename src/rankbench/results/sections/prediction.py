@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rankbench.results.advice.choice import Facts
 from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, draw_panels
 from rankbench.results.elements.plotting import Ends, Mark, Style, Styles
@@ -76,7 +75,7 @@ def in_numbers(one: Prediction, price: tuple[float, str] | None) -> dict[str, Es
 
 def describe(
     predictions: Sequence[Prediction], price: tuple[float, str] | None
-) -> list[Facts]:
+) -> list[dict[str, Any]]:
     """Each prediction as JSON values; `refused` is null where there are numbers."""
     return [
         {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankbench.results.advice.answer import EFFICIENCY
+from rankbench.results.advice.answer import EFFICIENCY, device_hours
+from rankbench.results.advice.findings import choose_unit
 from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Ends, Mark, Styles
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     Draw = Callable[[Sequence[Axes], Panel, Styles], Ends]
-
-_MILLION = 1e6
 
 Find = Callable[[Summary], Estimate | None]
 
@@ -36,9 +35,9 @@ def speedup(point: Summary) -> Estimate | None:
 
 
 def cost(point: Summary) -> tuple[Estimate, Estimate]:
-    """Minutes, and device-minutes, for a million samples or tokens."""
-    minutes = point.numbers["throughput"].inverse().scaled(_MILLION / 60)
-    return minutes, minutes.scaled(point.devices)
+    """Hours, and device-hours, for a million samples or tokens."""
+    hours = device_hours(point)
+    return hours.scaled(1 / point.devices), hours
 
 
 def _rows_of(name: str, find: Find) -> Callable[[Summary], Iterator[dict[str, Any]]]:
@@ -62,9 +61,9 @@ def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
-    minutes, of_devices = cost(point)
+    hours, of_devices = cost(point)
     same = {**_size(point), "unit": point.cell.unit}
-    yield {**same, "minutes": minutes, "device_minutes": of_devices}
+    yield {**same, "hours": hours, "device_hours": of_devices}
 
 
 def _size(point: Summary) -> dict[str, int]:
@@ -136,15 +135,22 @@ def _finish_speedup(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
 def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     """Cost against time, and a line through the rows that no other row beats."""
     (axes,) = grid
+    cheapest = min(map(device_hours, panel.points), key=lambda one: one.value)
+    factor, unit = choose_unit(cheapest)
+
+    def place(point: Summary) -> tuple[Estimate, Estimate]:
+        time, price = cost(point)
+        return time.scaled(factor), price.scaled(factor)
+
     ends = plotting.draw_series(
         axes,
         panel,
         styles,
-        lambda _, point: plotting.Mark(*cost(point)),
+        lambda _, point: plotting.Mark(*place(point)),
         names_points=len(panel.points) <= NAMED,
     )
     least, best = float("inf"), []
-    for time, price in sorted((x.value, y.value) for x, y in map(cost, panel.points)):
+    for time, price in sorted((x.value, y.value) for x, y in map(place, panel.points)):
         if price < least:
             least = price
             best.append((time, price))
@@ -152,8 +158,8 @@ def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     axes.margins(0.1)
     for axis in ("x", "y"):
         plotting.scale_by_logarithm(axes, axis)
-    axes.set_xlabel(f"minutes for a million {panel.unit}")
-    axes.set_ylabel("device-minutes for the same")
+    axes.set_xlabel(f"{unit} for a million {panel.unit}")
+    axes.set_ylabel(f"device-{unit} for the same")
     return ends
 
 
@@ -221,11 +227,11 @@ _PLOTS = (
         name="cost",
         question="What does it cost to be faster?",
         caption=(
-            "Device-minutes against minutes for a million samples or tokens: lower is "
+            "Device-hours against hours for a million samples or tokens: lower is "
             "cheaper, further left is faster. Dotted: rows that no other row beats in "
             "both."
         ),
-        columns={**_SIZE, "unit": str, "minutes": Estimate, "device_minutes": Estimate},
+        columns={**_SIZE, "unit": str, "hours": Estimate, "device_hours": Estimate},
         rows=_rows_of_cost,
         says=_compares(per_device),
         draw=_draw_cost,
