@@ -39,8 +39,9 @@ from rankbench.results.advice.choice import (
     LESS,
     choose,
     find_end,
-    is_too_noisy,
+    find_noisy,
 )
+from rankbench.results.advice.findings import Rival
 from rankbench.results.numbers.fit import (
     MARGIN,
     UNTOLD,
@@ -179,7 +180,7 @@ class Table:
             if name != "0" and (ratio := self.fit.ratio(name, "0"))
         }
 
-    def choose(self) -> tuple[int, dict[str, Any]]:
+    def choose(self) -> tuple[int, list[Rival]]:
         factors = dict.fromkeys(self.launches, 1.0)
         best, rivals = choose(self.fit, factors, MARGIN, look=self.look)
         return int(best), rivals
@@ -265,8 +266,8 @@ def simulate(name: str, seed: int) -> dict[str, float]:
     found["power"] = float(ratio.interval is not None and not ratio.may_be(1.0))
     speeds = SPREAD * rng.normal(size=family.rows)
     best, rivals = Table(family, logs + speeds[:, None]).choose()
-    is_refused = is_too_noisy(rivals.values())
-    compared = [best, *(int(n) for n, one in rivals.items() if one["ratio"])]
+    is_refused = find_noisy(rivals) is not None
+    compared = [best, *(int(one.cell) for one in rivals if one.ratio)]
     loss = math.expm1(float(speeds[compared].max() - speeds[best]))
     return found | {"refused": float(is_refused), "loss": loss}
 
@@ -277,9 +278,9 @@ def is_called_slower(
     """Whether, at any look, a row is called slower than another, which is its equal."""
     for look in range(1, family.looks + 1):
         _, rivals = Table(family, logs, look=look).choose()
-        if any(rival["verdict"] == LESS for rival in rivals.values()):
+        if any(rival.verdict == LESS for rival in rivals):
             return True
-        asked = [rival["launches"] or 0 for rival in rivals.values()]
+        asked = [rival.launches or 0 for rival in rivals]
         more = min(max(asked), MOST_LAUNCHES) - logs.shape[1]
         if more <= 0:
             break
