@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from factories import make_probe, read_pairs
-from rankbench.matrix.site import Site, read_site
-from rankbench.project.run import native_site
+from rankbench.matrix.site import Site, make_site, read_site
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +23,7 @@ GPUS = {
 def site_of(folder: Path, text: str, **probe: Any) -> Site:
     path = folder / "site.yaml"
     path.write_text(text)
-    return native_site(read_site(path), make_probe(**probe), source=path)
+    return make_site(read_site(path), make_probe(**probe), source=path)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,9 @@ def test_hosts_of_a_cluster_are_as_said_whatever_this_machine_has(tmp_path):
     ],
 )
 def test_hosts_of_a_cluster_must_be_described(tmp_path, text, missing):
-    with pytest.raises(ValueError, match=f"site.yaml: {missing}: with scheduler: slu"):
+    with pytest.raises(
+        ValueError, match=f"yaml:1: scheduler: slurm: the file must set {missing}, "
+    ):
         site_of(tmp_path, text, **GPUS)
 
 
@@ -125,7 +126,7 @@ def test_profiles_of_the_project_are_good():
     assert found
     for path in found:
         facts = read_site(path)
-        assert native_site(facts, make_probe(**GPUS), source=path).nodes >= 1
+        assert make_site(facts, make_probe(**GPUS), source=path).nodes >= 1
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -243,82 +244,71 @@ def check_images(given: Mapping[str, Any], place: str) -> None:
 
 def make_site(
     facts: Mapping[str, Any],
+    probe: Mapping[str, Any],
     *,
     source: Path,
-    cores: int,
-    cuda_devices: int,
-    no_cuda: str,
-    native: Software | None = None,
-    images: Mapping[str, Software] | None = None,
-    memory_gib: float | None = None,
-    capability: float | None = None,
+    native: bool = True,
 ) -> Site:
-    """Join the site file with the facts found on this machine.
+    """Join the site file with what was found on this machine.
 
     Args:
         facts: result of `read_site`.
+        probe: `cores` that processes may use, `cuda_devices`, and of each of these
+            `cuda_memory_gib` and `cuda_capability`; of a native site, its software.
         source: the site file, for errors.
-        cores: number of physical cores of this machine that processes may use.
-        cuda_devices: number of GPUs of this machine.
-        no_cuda: the reason why this machine has no GPU, for errors.
-        native: software of this machine; None if ranks run in images.
-        images: name and flavour of an image -> its software.
-        memory_gib: of a GPU of this machine, or without GPUs of this machine.
-        capability: the least compute capability of the GPUs of this machine.
+        native: whether ranks run without an image.
 
     Raises:
         ValueError: the file contradicts the machine, or omits facts about the hosts of
             a cluster.
     """
-    if scheduler_of(facts).has_hosts:
-        # They may differ from this machine, so inspecting it would not help.
-        wanted = ["device", "cores"]
-        wanted += ["devices_per_node"] if facts["device"] == "cuda" else []
-        if missing := [key for key in wanted if facts[key] == "auto"]:
-            raise ValueError(
-                f"{source}: {', '.join(missing)}: with scheduler: "
-                f"{facts['scheduler']} the file must set this, because the hosts may "
-                "differ from this machine (with Slurm, `sinfo --Node --long` lists "
-                "them)"
-            )
-        cuda_devices = cuda_devices_of(facts, found=0)
-    if facts["cores"] != "auto":
-        cores = facts["cores"]
-    if facts["device"] == "cuda" and not cuda_devices:
-        raise ValueError(f"{source}: device: cuda, but {no_cuda}")
-    device = facts["device"]
+    elsewhere = scheduler_of(facts).has_hosts
+    device, gpus, cores = facts["device"], len(probe["cuda_devices"]), facts["cores"]
+    no_cuda = "this machine shows no NVIDIA GPU"
+    if native:
+        no_cuda = why_no_cuda(probe, f"this torch ({probe['torch']})")
+    with in_file(source):
+        if elsewhere:
+            # They may differ from this machine, so inspecting it would not help.
+            wanted = ["device", "cores"]
+            wanted += ["devices_per_node"] if device == "cuda" else []
+            if missing := [key for key in wanted if facts[key] == "auto"]:
+                raise ValueError(
+                    f"scheduler: {facts['scheduler']}: the file must set "
+                    f"{', '.join(missing)}, because the hosts may differ from this "
+                    "machine (with Slurm, `sinfo --Node --long` lists them)"
+                )
+            gpus = facts["devices_per_node"] if device == "cuda" else 0
+        if device == "cuda" and not gpus:
+            raise ValueError(f"device: cuda, but {no_cuda}")
+    software = describe_software(probe, gpus) if native else None
+    cores = probe["cores"] if cores == "auto" else cores
     if device == "auto":
-        device = "cuda" if cuda_devices else "cpu"
+        device = "cuda" if gpus else "cpu"
     if facts["devices_per_node"] != "auto" and not facts["hosts"]:
         if device == "cuda":
-            cuda_devices = facts["devices_per_node"]
+            gpus = facts["devices_per_node"]
         else:
             cores = facts["devices_per_node"]
+    capability, memory = min(probe.get("cuda_capability") or (), default=None), None
+    if probe["cuda_devices"]:
+        memory = min(probe.get("cuda_memory_gib") or (), default=None)
+    elif native:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if elsewhere:
+        capability = memory = None
     return Site.of_facts(
         {
             **{key: facts[key] for key in facts if key != "devices_per_node"},
             "device": device,
             "cores": cores,
-            "cuda_devices": cuda_devices,
-            "native": native,
-            "images": dict(images or {}),
-            "device_memory_gib": facts["device_memory_gib"] or memory_gib,
+            "cuda_devices": gpus,
+            "native": software,
+            "images": {},
+            "device_memory_gib": facts["device_memory_gib"] or memory,
             "compute_capability": facts["compute_capability"] or capability,
         }
     )
-
-
-def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
-    """The number of GPUs of each host.
-
-    Args:
-        facts: result of `read_site`.
-        found: number of GPUs of this machine; used if there is no scheduler.
-    """
-    if not scheduler_of(facts).has_hosts:
-        return found
-    said = facts["devices_per_node"]
-    return said if facts["device"] == "cuda" and said != "auto" else 0
 
 
 def read_hostfile(path: Path) -> list[Host]:

@@ -43,11 +43,9 @@ from rankbench.matrix.site import (
     NATIVE,
     Site,
     Software,
-    cuda_devices_of,
     describe_software,
     make_site,
     read_site,
-    why_no_cuda,
 )
 from rankbench.plan import Plan, PlannedCell, read_plan
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
@@ -397,19 +395,16 @@ def survey_site(
     facts["cuda_flavour"] = choose_flavour(facts["cuda_flavour"], *here)
     if native:
         found = probe_machine(PROGRAMS, write=write)
-        return native_site(facts, found, source=path), {}, facts["images"]
-    gpus = cuda_devices_of(facts, found=count_gpus())
+        return make_site(facts, found, source=path), {}, facts["images"]
+    found = {
+        "cores": len(physical_cores()),
+        "cuda_devices": [*range(count_gpus())],
+        "cuda_capability": here[1],
+    }
+    site = make_site(facts, found, source=path, native=False)
     images = load_images(CONTAINERS, Path(facts["image_dir"]))
-    site = make_site(
-        facts,
-        source=path,
-        cores=len(physical_cores()),
-        cuda_devices=gpus,
-        no_cuda="this machine shows no NVIDIA GPU",
-        images=_software_in(images, gpus, here),
-        capability=min(here[1], default=None),
-    )
-    return site, images, facts["images"]
+    software = _software_in(images, site.cuda_devices, here)
+    return replace(site, images=software), images, facts["images"]
 
 
 # Version of the driver, and compute capability of each GPU.
@@ -476,27 +471,3 @@ def add_given(
     here = _gpus_of_ranks(site.to_dict())
     software = {**site.images, **_software_in(found, site.cuda_devices, here)}
     return replace(site, images=software), {**images, **found}
-
-
-def native_site(
-    facts: Mapping[str, Any], probe: Mapping[str, Any], *, source: Path
-) -> Site:
-    """Return a site whose ranks run in the environment that the probe describes."""
-    gpus = cuda_devices_of(facts, found=len(probe["cuda_devices"]))
-    # GiB of the smallest GPU of this machine; without GPUs, of the machine.
-    pages = os.sysconf("SC_PHYS_PAGES")
-    memory: float | None = os.sysconf("SC_PAGE_SIZE") * pages / 2**30
-    if probe["cuda_devices"]:
-        memory = min(probe.get("cuda_memory_gib") or (), default=None)
-    capability = min(probe.get("cuda_capability") or (), default=None)
-    elsewhere = scheduler_of(facts).has_hosts
-    return make_site(
-        facts,
-        source=source,
-        cores=probe["cores"],
-        cuda_devices=gpus,
-        no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
-        native=describe_software(probe, gpus),
-        memory_gib=None if elsewhere else memory,
-        capability=None if elsewhere else capability,
-    )
