@@ -13,6 +13,7 @@ from rankbench.launch.process.command import (
     SOURCE,
     build_environment,
     check_binds,
+    find_settings,
 )
 from rankbench.launch_spec import LaunchOptions
 from rankbench.matrix.site import OWN_VARIABLES
@@ -26,6 +27,8 @@ OURS = {
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
 }
+# Of a cell on GPUs.
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 LO = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
 
 
@@ -44,8 +47,25 @@ def build(
 def test_a_site_can_set_every_variable_but_ours():
     environment = build({}, nodes=1, env={"FI_PROVIDER": "efa"})
     assert environment.pop("FI_PROVIDER") == "efa"
+    assert environment.pop(ALLOCATOR) == "expandable_segments:True"
     assert environment.keys() == OURS | LO
     assert environment.keys() <= OWN_VARIABLES.keys()
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_shell_site_or_cell_may_choose_how_gpu_memory_is_allocated(name):
+    chosen = {name: "max_split_size_mb:512"}
+    ways = [({}, {"env": chosen}), (chosen, {})]
+    ways.append(({}, {"cell": make_cell(device="cuda", env=chosen)}))
+    for shell, changes in ways:
+        found = build(shell, **changes)
+        assert {k: found[k] for k in found if k.endswith("ALLOC_CONF")} == chosen
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "mpi")])
+def test_segments_do_not_grow_where_that_does_not_help(device, backend):
+    found = build({}, cell=make_cell(device=device, backend=backend))
+    assert ALLOCATOR not in found
 
 
 def test_variables_of_a_cell_replace_those_of_site_and_shell():
@@ -85,7 +105,7 @@ def test_a_bind_that_the_host_lacks_is_named(tmp_path):
 )
 def test_is_kept_out(name):
     environment = build({name: "secret"})
-    assert environment.keys() == OURS
+    assert environment.keys() == OURS | {ALLOCATOR}
     assert "secret" not in environment.values()
 
 
@@ -98,10 +118,15 @@ def test_is_kept_out(name):
         "CUDA_VISIBLE_DEVICES",
         "NCCL_DEBUG",
         "UCX_TLS",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
     ],
 )
 def test_is_passed_on(name):
     assert build({name: "value"})[name] == "value"
+    # Launches are compared by what tunes libraries.
+    tunes = name not in ("PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+    assert (name in find_settings(make_spec(), {name: "value"})) == tunes
 
 
 def test_scratch_is_where_ranks_put_what_they_need_for_a_while():
@@ -150,7 +175,7 @@ def test_a_chosen_interface_is_kept():
 
 def test_libraries_log_only_on_request():
     quiet, telling = build({}), build({}, logs=True)
-    assert quiet.keys() == OURS
+    assert quiet.keys() == OURS | {ALLOCATOR}
     asked = telling.keys() - quiet.keys()
     assert {"NCCL_DEBUG", "UCX_LOG_LEVEL"} <= asked
     assert telling["NCCL_DEBUG"] == "INFO"

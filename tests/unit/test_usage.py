@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import multiprocessing
 import threading
@@ -63,12 +64,17 @@ def test_loaders_count_for_themselves(ended):
     assert spent.own < WORK
 
 
-def test_memory_of_steps_is_not_that_of_set_up(tmp_path, monkeypatch):
+def test_steps_have_their_own_peak_and_no_collection_of_garbage(tmp_path, monkeypatch):
     seen: list[str] = []
+    collects: list[bool] = []
 
     class Noting(Single):
         def step(self, batch, mark):
             seen.append("step")
+            collects.append(gc.isenabled())
+            # Objects that refer to each other, as many as Python collects at once.
+            for pair in [[] for _ in range(5000)]:
+                pair.append(pair)
             for phase in self.phases:
                 mark(phase)
             return torch.zeros(())
@@ -77,7 +83,7 @@ def test_memory_of_steps_is_not_that_of_set_up(tmp_path, monkeypatch):
         monkeypatch.setattr(loop, name, lambda _, name=name: seen.append(name))
     cpu = torch.device("cpu")
     strategy = Noting(World(0, 1, 0, cpu, (cpu,), "none", 2), lambda *_: torch.ones(()))
-    loop.train(
+    measured = loop.train(
         strategy,
         itertools.repeat((torch.zeros(2, 3), torch.zeros(2))),
         devices=(cpu,),
@@ -90,3 +96,5 @@ def test_memory_of_steps_is_not_that_of_set_up(tmp_path, monkeypatch):
         meter=Meter(),
     )
     assert seen == [*2 * ["step"], "read_peaks", "reset_peaks", *3 * ["step"]]
+    assert collects == [True, True, False, False, False]
+    assert (measured.collected, gc.isenabled(), gc.get_freeze_count()) == (0, True, 0)

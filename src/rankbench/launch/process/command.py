@@ -158,7 +158,15 @@ _PASSED_NATIVE = (
     "CUDA_HOME",
     "I_MPI_ROOT",
 )
-_PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
+_PASSED_PREFIXES = (
+    *("NCCL_", "GLOO_", "TP_", "UCX_", "FI_", "RANKBENCH_TEST_"),
+    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUDA_DEVICE_MAX_CONNECTIONS"),
+)
+
+# Torch's allocator on GPUs. Segments that can grow leave little memory unused between
+# tensors. A site, a cell or the shell may choose otherwise. Newer versions of torch
+# read both names.
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # These make libraries log their transport, without a line for each message, so the
 # measurement is not affected. launch/process/transport.py reads the logs.
@@ -238,6 +246,10 @@ def build_environment(
         if key in names or key.startswith(_PASSED_PREFIXES)
     }
     passed |= {**spec.env, **spec.cell.env}
+    # UCX cannot give such segments to other processes, as MPI asks it to.
+    grows = spec.cell.device == "cuda" and backend != "mpi"
+    if grows and not any(name in passed for name in _ALLOCATOR):
+        passed[_ALLOCATOR[0]] = "expandable_segments:True"
     passed |= {
         # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",

@@ -92,6 +92,8 @@ def describe_rank(
         # As a fraction of one core: 2.0 means that two cores were always busy.
         "cpu_utilisation": measured.cpu.own / measured.window_s,
         "loader_utilisation": measured.cpu.loaders / measured.window_s,
+        # Python's collections of garbage within the window.
+        "collections": measured.collected,
         "energy": measured.energy,
         # Of each complete epoch within the timed window.
         "epochs_s": [float(seconds) for seconds in steps.sum(axis=1)],

@@ -1,11 +1,13 @@
 """The measured core: a warm-up, a barrier, and the timed window.
 
-Nothing is written, printed or copied from a device within the window. Losses stay
-tensors, and the clock stores its numbers or CUDA events in memory allocated before.
+Nothing is written, printed or copied from a device within the window, and Python
+collects no garbage. Losses stay tensors, and the clock stores its numbers or CUDA
+events in memory allocated before.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +50,8 @@ class Measurement:
         surroundings: what others did meanwhile, see `Surroundings.end`.
         setup_memory: peaks until the warm-up ended, see `usage.read_peaks`; those of
             the timed window follow.
+        collected: how often Python collected garbage within the window; None: that is
+            a matter of the script that was measured.
     """
 
     seconds: np.ndarray
@@ -62,6 +66,7 @@ class Measurement:
     energy: dict[str, Any]
     surroundings: dict[str, Any] | None
     setup_memory: dict[str, Any]
+    collected: int | None = None
 
 
 def train(
@@ -112,17 +117,25 @@ def train(
     # Allocates events for as many marks per step as the warm-up had.
     timed = untimed.fresh(steps)
 
+    # A collection looks at all objects that are not frozen, at any moment.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     progress.enter(TRAINING)
     surroundings = Surroundings(progress)
     surroundings.begin()
     meter.begin()
     barrier()
+    collected = _collections()
     used_before = cpu_time()
     begun = time.perf_counter()
     samples = run(timed, steps)
     timed.finish()
     window_s = time.perf_counter() - begun
     cpu = cpu_time(since=used_before)
+    collected = _collections() - collected
+    gc.enable()
+    gc.unfreeze()
     energy = meter.end()
     seen = surroundings.end()
 
@@ -142,4 +155,10 @@ def train(
         energy=energy,
         surroundings=seen,
         setup_memory=setup_memory,
+        collected=collected,
     )
+
+
+def _collections() -> int:
+    """How often Python has collected garbage."""
+    return sum(generation["collections"] for generation in gc.get_stats())
