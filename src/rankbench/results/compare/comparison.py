@@ -59,27 +59,27 @@ OF_MACHINE = ("cpu", "cores", "memory (GiB)", "GPUs")
 _FAILED = ("crashed", "oom", "timeout", "mismatch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ComparedCell:
     """A cell of a side beside the same cell of its base.
 
     Attributes:
         id: of the cell.
         base, side: where it is compared; `side` may lack the cell if a share is asked.
-        took_turns: whether launches of the same rounds were compared.
         verdict: one of `VERDICTS`.
+        why: what is missing for a verdict; empty if nothing is.
+        took_turns: whether launches of the same rounds were compared.
         ratio: its throughput over that of the base, with a bracket; None unless both
             have a number.
-        why: what is missing for a verdict; empty if nothing is.
     """
 
     id: str
     base: Side
     side: Side
+    verdict: str
+    why: str
     took_turns: bool
-    verdict: str = ""
     ratio: Estimate | None = None
-    why: str = ""
 
     @property
     def old(self) -> CellLaunches:
@@ -160,16 +160,10 @@ def compare(
             raise ValueError(f"{side.name} does not say when it was measured")
     if by_date:
         sides = sorted(sides, key=lambda side: side.begun)
-    groups = [
-        list(
-            _pair_up(
-                side,
-                sides[place::-1] if by_date else sides[:1],
-                of_base=at_least is not None,
-            )
-        )
-        for place, side in enumerate(sides[1:])
-    ]
+    groups = []
+    for place, side in enumerate(sides[1:]):
+        before = sides[place::-1] if by_date else sides[:1]
+        groups.append([*_pair_up(side, before, of_base=at_least is not None)])
     if not by_date:
         groups = [[pair for group in groups for pair in group]]
     cells = []
@@ -220,17 +214,7 @@ def _pair_up(
             ratio, took_turns = None, False
             if new and verdict in ("", TOO_FEW):
                 ratio, took_turns = _find_ratio(old, new)
-            yield (
-                ComparedCell(
-                    id=name,
-                    base=base,
-                    side=side,
-                    took_turns=took_turns,
-                    verdict=verdict,
-                    why=why,
-                ),
-                ratio,
-            )
+            yield ComparedCell(name, base, side, verdict, why, took_turns), ratio
 
 
 def _find_obstacle(
