@@ -208,7 +208,7 @@ class Table:
         points = [
             SimpleNamespace(
                 name=name,
-                row=SimpleNamespace(devices=2 ** int(name)),
+                devices=2 ** int(name),
                 numbers={"efficiency": ratio},
             )
             for name, ratio in found.items()

@@ -3,7 +3,7 @@
 The largest point of each series is predicted from the smaller half of its points. The
 misses that make the interval are learned from the other sources (split conformal
 prediction: Lei and others, JASA 113, 2018), each source alike; those of all sources are
-the constants in `results/prediction/predict.py`.
+the constants in `results/prediction/power_law.py`.
 
     python benchmarks/foresight.py [TABLE.csv]
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from rankbench.results.prediction.predict import extrapolate, find_interval
+from rankbench.results.prediction.power_law import predict_by_law
 
 Array = NDArray[np.float64]
 # Devices and throughput of each point, devices of the target -> throughput.
@@ -115,7 +115,7 @@ def make_cases(series: Sequence[Series]) -> list[Case]:
 
 def power_law(p: Array, y: Array, target: float) -> float:
     """The one that rankbench uses."""
-    return extrapolate(list(zip(p, y, strict=True)), target)
+    return predict_by_law(list(zip(p, y, strict=True)), target, 0.0).value
 
 
 def straight_line(p: Array, y: Array, target: float) -> float:
@@ -226,9 +226,9 @@ def by_other_sources(cases: Sequence[Case]) -> Interval:
     }
 
     def find(case: Case) -> tuple[float, float]:
-        value = power_law(case.devices, case.rates, case.target)
-        own = misses[case.source]
-        low, high = find_interval(value, case.doublings, own, noise=0.0)
+        known = list(zip(case.devices, case.rates, strict=True))
+        found = predict_by_law(known, case.target, 0.0, misses[case.source])
+        low, high = found.interval or (0.0, math.inf)
         return math.log(low), math.log(high)
 
     return find

@@ -27,12 +27,11 @@ from rankbench.results.prediction.mechanism import (
     find_slowdown,
     step_seconds,
 )
+from rankbench.results.prediction.power_law import find_interval, predict_by_law
 from rankbench.results.prediction.predict import (
     MECHANISM,
     TOTALS,
     Prediction,
-    extrapolate,
-    find_interval,
     predict,
 )
 from rankbench.results.sections import prediction
@@ -44,18 +43,23 @@ pytestmark = pytest.mark.unit
 # --- from throughput alone ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slope", [1.0, 0.9])
-def test_a_power_law_is_right_where_it_holds(slope):
+@pytest.mark.parametrize(("slope", "told"), [(1.0, 1.0), (0.9, 0.9), (1.2, 1.0)])
+def test_a_power_law_is_right_where_it_holds_and_never_superlinear(slope, told):
     known = [(count, 100 * count**slope) for count in (1, 2, 4)]
-    assert extrapolate(known, 16) == pytest.approx(100 * 16**slope)
+    found = predict_by_law(known, 16, 0.0)
+    last = known[-1][1]
+    assert found.value == pytest.approx(last * 4**told)
+    # Efficiency gains at most 10 % with each of two doublings.
+    assert found.high is not None
+    assert found.value < found.high <= last * 4 * 1.1**2 * (1 + 1e-9)
 
 
 def test_intervals_widen_with_the_distance_and_with_the_noise():
     misses = (0.1, 0.05)
-    near = find_interval(100, 1, misses, 0.0)
+    near = find_interval(100, 1, misses, 0.0).interval
     assert near == pytest.approx((100 * math.exp(-0.1), 100 * math.exp(0.05)))
     for doublings, noise in ((2, 0.0), (1, 0.2)):
-        low, high = find_interval(100, doublings, misses, noise)
+        low, high = ends_of(find_interval(100, doublings, misses, noise))
         assert low < near[0] < near[1] < high
 
 

@@ -2,8 +2,7 @@
 
 A prediction comes from what steps are made of (`mechanism.py`) if the records say it.
 Its interval is learned from what the same method misses if a measured scale is hidden
-from it. Otherwise the prediction is a power law of the throughput alone, with an
-interval that grows with the logarithm of the devices.
+from it. Otherwise it is a power law of the throughput alone (`power_law.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from rankbench.results.numbers.measures import memory_of_device
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.prediction.mechanism import find_model
+from rankbench.results.prediction.power_law import find_interval, predict_by_law
 from rankbench.results.prediction.scale import Scale, read_scale
 
 _MILLION = 1e6
@@ -35,11 +35,6 @@ _LEAST, _UNTRIED = 0.02, 0.1
 # How far the truth may lie below and above, in units of that error. With these factors,
 # 54 of 60 intervals held what eight hosts gave (`benchmarks/predicting.py`).
 _FACTORS = (1.0085, 0.2937)
-
-# The same for a power law, as logarithms per doubling of devices: 95 % of the points of
-# 94 published series lie within them, each source alike. `benchmarks/foresight.py`
-# learns them.
-_LAW_MISSES = (0.268, 0.319)
 
 # Log of what a median differs by at least if the same row is measured again, on another
 # day: the margin within which the answer calls rows equal. Intervals of launches of one
@@ -102,20 +97,19 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     model = find_model(scales)
     devices = target.cell.size.devices
     doublings = math.log2(devices / scales[-1].devices)
+    noise = max(_AGAIN, *(scale.noise for scale in scales))
     if isinstance(model, str):
         known = [(scale.devices, scale.throughput.value) for scale in scales]
-        value, method, why = extrapolate(known, devices), TOTALS, model
-        misses = _LAW_MISSES
+        found, method, why = predict_by_law(known, devices, noise), TOTALS, model
     else:
         try:
             value = target.shape.global_batch / model.seconds(target.shape)
         except ValueError as error:
             return Prediction(target=target, refused=str(error))
-        method, why, misses = MECHANISM, None, _learn_misses(scales, _miss_step)
-    noise = max(_AGAIN, *(scale.noise for scale in scales))
-    low, high = find_interval(value, doublings, misses, noise)
-    units = target.cell.units_per_sample
-    throughput = Estimate(value, low, high).scaled(units)
+        method, why = MECHANISM, None
+        misses = _learn_misses(scales, _miss_step)
+        found = find_interval(value, doublings, misses, noise)
+    throughput = found.scaled(target.cell.units_per_sample)
     batch = 1e3 * target.shape.global_batch
     base = chosen[-1].efficiency_base
     memory = _predict_memory(scales, target, doublings)
@@ -131,7 +125,7 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
         return Prediction(target=target, refused=refused)
     numbers = {
         "throughput": throughput,
-        "step_ms": Estimate(batch / value, batch / high, batch / low),
+        "step_ms": found.inverse().scaled(batch),
     }
     if base:
         ideal = devices * base.throughput.value
@@ -213,32 +207,6 @@ def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
     return None
 
 
-def extrapolate(known: Sequence[tuple[float, float]], devices: float) -> float:
-    """A power law through the last point: each doubling costs the same efficiency.
-
-    Args:
-        known: devices and throughput on at least two scales, by ascending devices.
-        devices: of the target.
-    """
-    counts, rates = np.array(known).T
-    slope = np.polyfit(np.log(counts), np.log(rates), 1)[0]
-    return float(rates[-1] * (devices / counts[-1]) ** slope)
-
-
-def find_interval(
-    value: float, doublings: float, misses: tuple[float, float], noise: float
-) -> tuple[float, float]:
-    """95 % interval of a prediction.
-
-    Args:
-        doublings: how often the devices of the last point double up to the target.
-        misses: log of how far the truth may lie below and above, per doubling.
-        noise: log error of the measured points themselves.
-    """
-    below, above = (math.hypot(doublings * miss, noise) for miss in misses)
-    return value * math.exp(-below), value * math.exp(above)
-
-
 def _learn_misses(
     scales: Sequence[Scale], miss: Callable[[Sequence[Scale], Scale], float | None]
 ) -> tuple[float, float]:
@@ -276,7 +244,7 @@ def _predict_memory(
         known,
         lambda rest, hidden: math.log(_fit_memory(rest, hidden.shape) / hidden.memory),
     )
-    return Estimate(value, *find_interval(value, doublings, misses, _AGAIN))
+    return find_interval(value, doublings, misses, _AGAIN)
 
 
 def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:

@@ -14,7 +14,7 @@ from rankbench.cell import Shape
 from rankbench.record import Record
 from rankbench.results.numbers.composition import EXCHANGE
 from rankbench.results.numbers.exchange import find_sweeps
-from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.prediction.network import Call
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def read_scale(summary: Summary) -> Scale:
     records = [launch.record for launch in summary.row.launches]
     parts = [launch.parts for launch in summary.measures]
     times = [sweep.times_weights for sweep in sweeps]
+    rates = [launch.throughput for launch in summary.counted]
     model = records[0].get("model") or {}
     has_exchange = EXCHANGE in records[0]["phases"]
     # Communication hides behind backward; if it is mixed in, behind forward, too.
@@ -109,9 +110,7 @@ def read_scale(summary: Summary) -> Scale:
         summary=summary,
         shape=Shape(**records[0]["shape"]),
         devices=summary.row.devices,
-        throughput=summary.numbers["throughput"].scaled(
-            1 / summary.row.cell.units_per_sample
-        ),
+        throughput=geometric_mean(rates).scaled(1 / summary.cell.units_per_sample),
         work=_middle([(p.input + p.computation + p.host) / 1e3 for p in parts]),
         exposed=_middle([p.exchange / 1e3 for p in parts]),
         is_separate=all(p.is_separate for p in parts),
