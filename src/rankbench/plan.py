@@ -107,7 +107,7 @@ def read_plan(path: Path) -> Plan:
     Raises:
         ValueError: the file is damaged or was written by another version.
     """
-    remedy = "`rankbench run` makes a new plan"
+    remedy = "run the experiment again to make a new one"
     return parse_plan(read_versioned(path, "plan", PLAN_VERSION, remedy), path)
 
 
@@ -133,7 +133,7 @@ def parse_plan(value: Record, path: Path) -> Plan:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}): "
-            "`rankbench run` makes a new plan"
+            "run the experiment again to make a new one"
         ) from error
 
 

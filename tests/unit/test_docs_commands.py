@@ -47,6 +47,30 @@ def test_commands_of_rankbench(document, words):
     read_arguments(words)
 
 
+# As code prints them; a field stands for a value.
+PRINTED = re.compile(r"`rankbench ([a-z][^`]*)`")
+SOURCES = [
+    *(ROOT / "src").rglob("*.py"),
+    *(ROOT / "src/rankbench/assets").rglob("*.yaml"),
+    *ROOT.glob("*_profile/*.yaml"),
+]
+
+
+def find_printed() -> list[tuple[str, str]]:
+    return [
+        (path.name, re.sub(r"\{.*?\}", "", found[1]))
+        for path in SOURCES
+        for found in PRINTED.finditer(re.sub(r'"\n\s*f?"', "", path.read_text()))
+    ]
+
+
+@pytest.mark.parametrize(("source", "text"), find_printed())
+def test_commands_in_code_exist(source, text):
+    name, *words = text.split()
+    known = build_parser(name).commands[name].format_help()
+    assert all(word in known for word in words if word.startswith("-"))
+
+
 @pytest.mark.parametrize(("document", "words"), find_commands("make"))
 def test_targets_of_make(document, words):
     known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

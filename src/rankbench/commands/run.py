@@ -10,6 +10,7 @@ from typing import Any
 from rankbench.commands._base import (
     argv_for,
     describe_states,
+    how_to_rerun,
     plan_run,
     require_workflow,
 )
@@ -63,7 +64,7 @@ def measure(arguments: argparse.Namespace) -> int:
     command again to continue: finished launches are kept.
     """
     looks = arguments.dry_run or arguments.memory or arguments.fit
-    check_flags(arguments.snakemake)
+    check_flags(arguments)
     if arguments.prepare:
         return _prepare(arguments)
     if arguments.next is not None:
@@ -151,16 +152,17 @@ def _read_next(arguments: argparse.Namespace, question: str) -> str:
     return " ".join(f"{cell}={launches}" for cell, launches in wanted.items())
 
 
-def check_flags(flags: Sequence[str]) -> None:
+def check_flags(arguments: argparse.Namespace) -> None:
     """Refuse options for Snakemake that would be lost, or would measure nothing.
 
     Raises:
         ValueError: an option is refused; the message says which option to use.
     """
+    flags: Sequence[str] = arguments.snakemake
     if flags and not flags[0].startswith("-"):
         raise ValueError(
-            f"{flags[0]}: only options for Snakemake may follow --; `rankbench rerun "
-            f"{flags[0]}` measures a cell again"
+            f"{flags[0]}: only options for Snakemake may follow --; "
+            f"`{how_to_rerun(arguments, flags[0])}` measures a cell again"
         )
     for flag in flags:
         if instead := _OWN.get(flag.partition("=")[0]):

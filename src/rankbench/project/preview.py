@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rankbench.invocation import named_in, rankbench_command
 from rankbench.launch.images.store import reason_to_make
 from rankbench.matrix.plan import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
 from rankbench.plan import PlannedCell
@@ -47,6 +48,7 @@ class Preview:
         apart: cells that cannot share a job although others do.
         too_long: which job exceeds the time limit of its partition, if one does.
         why: id of a cell to measure -> what it lacks.
+        named: arguments for `rankbench_command` that name the experiment.
     """
 
     chosen: Sequence[PlannedCell]
@@ -61,6 +63,7 @@ class Preview:
     apart: Sequence[str] = ()
     too_long: str | None = None
     why: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, Any] = field(default_factory=dict)
 
     def lines(self, *, measured: bool = False) -> list[str]:
         """The preview as lines of text, with the measured cells if they are wanted."""
@@ -144,9 +147,11 @@ class Preview:
             c for c in pending if c.cell.device == "cuda" and c.estimated_mib is None
         ]
         if unknown:
+            options = ["-n", "--memory"]
+            asked = rankbench_command("run", options=options, **self.named)
             lines.append(
                 f"nobody knows whether {len(unknown)} of them fit the memory of a GPU: "
-                "rankbench run -n --memory estimates it"
+                f"{asked} estimates it"
             )
         if self.in_rounds:
             lines.append("in rounds: launches of the cells take turns in random order")
@@ -207,6 +212,7 @@ def make_preview(run: Run) -> Preview:
         apart=[] if experiment["allocation"] == CELL else alone,
         too_long=why_too_long(run),
         why={name: lack.why for name, lack in lacks.items()},
+        named=named_in(experiment),
     )
 
 

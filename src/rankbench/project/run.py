@@ -89,7 +89,7 @@ class Lock:
                 holder = f"{where} ({agenda['command']})"
             raise ValueError(
                 f"{self._layout.root} is in use by {holder}: wait for it or end it; "
-                "`rankbench status` shows its progress"
+                f"`rankbench status {self._layout.root}` shows its progress"
             ) from None
         except OSError as error:
             os.close(handle)

@@ -66,7 +66,9 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
                 raise ValueError(f"it cannot run here: {planned.infeasible}")
             if request is None:
                 path = layout.request(cell_id)
-                raise ValueError(f"{path} is missing: `rankbench run` writes it")
+                raise ValueError(
+                    f"{path} is missing: run the experiment again to write it"
+                )
             attempt = Attempt(layout, plan, planned, request, project)
             attempt.read()
             if attempt.stale is None:

@@ -149,7 +149,7 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
             return path
     raise ValueError(
         f"{named} is not the file that {layout.plan} was made of: it was changed or "
-        "moved; bring it back, or plan and measure anew by rankbench run"
+        "moved; bring it back, or run the experiment again"
     )
 
 

@@ -129,7 +129,7 @@ def load(layout: Layout) -> Results:
         ValueError: there is no plan, or it is damaged; the message names it.
     """
     if not layout.plan.exists():
-        raise ValueError(f"{layout.plan} does not exist: rankbench run makes the plan")
+        raise ValueError(f"{layout.plan} does not exist: no experiment was run here")
     value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
     plan = parse_plan(value, layout.plan)
     try:
