@@ -133,14 +133,26 @@ def mtime_of(path: Path) -> int | None:
         return None
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+# Bytes of a file of a run: no plan is longer.
+LONGEST_JSON = 64 * 1024**2
+# The most lists and objects of a file: a byte of JSON must not take twenty of memory.
+_FEW, _BYTES_PER_LIST = 1000, 8
+
+
+def read_json(path: Path, longest: int = LONGEST_JSON) -> Any:
+    """Read a JSON file, which may be anybody's.
 
     Raises:
-        ValueError: the file is not valid JSON; the message names it.
+        ValueError: the file is not valid JSON, or has more bytes or lists than any file
+            of a run; the message names it.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(longest + 1)
+        if len(data) > longest:
+            raise ValueError(f"it has more than {longest / 1024**2:g} MiB")
+        if data.count(b"[") + data.count(b"{") > _FEW + len(data) // _BYTES_PER_LIST:
+            raise ValueError("it has more lists than any file of a run")
         value = json.loads(data, parse_constant=_refuse_constant)
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
@@ -289,7 +301,13 @@ def explain_damage(error: Exception, root: Path) -> str:
     return f"{said}: restore this file, or measure the cell again"
 
 
-def read_versioned(path: Path, kind: str, version: int, remedy: str = "") -> Record:
+def read_versioned(
+    path: Path,
+    kind: str,
+    version: int,
+    remedy: str = "",
+    longest: int = LONGEST_JSON,
+) -> Record:
     """Read a JSON object that says of which version it is, in its key `schema`.
 
     Args:
@@ -297,12 +315,13 @@ def read_versioned(path: Path, kind: str, version: int, remedy: str = "") -> Rec
         kind: what it holds, for the message.
         version: the expected one.
         remedy: what to do about a file of another version.
+        longest: the most bytes that it may have.
 
     Raises:
         ValueError: it is damaged or of another version; names the file.
     """
     try:
-        value = read_json(path)
+        value = read_json(path, longest)
     except (IsADirectoryError, PermissionError) as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(value, dict):

@@ -55,7 +55,7 @@ def test_a_run_is_published_and_verified(project, tmp_path):
     for form in ("bundle", "results.tar.zst"):
         done = project.rankbench("verify", str(tmp_path / form))
         assert done.returncode == 0, done.stdout
-        assert "verified: its numbers were derived again" in done.stdout
+        assert ": verified: its numbers were derived again" in done.stdout
 
     files = read_all(tmp_path / "bundle")
     assert files["experiment.yaml"].decode() == EXPERIMENT

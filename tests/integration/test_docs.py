@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from documents import read_steps
-from tampers import make_key
+from unit.keys import make_key
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.integration
@@ -127,5 +127,5 @@ def test_bundles_are_signed_as_the_document_says(tmp_path):
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         said += done.stdout
-    assert "manifest.json is signed by USER with ED25519 key SHA256:" in said
-    assert "manifest.json is signed by user@example.org with ED25519 key" in said
+    assert "SHA256SUMS is signed by USER with ED25519 key SHA256:" in said
+    assert "SHA256SUMS is signed by user@example.org with ED25519 key" in said

@@ -145,7 +145,7 @@ def test_what_a_record_says_is_text_and_nothing_else(browser, open_tmp):
         **plan_cell(make_cell("ddp"), infeasible=HOSTILE),
         "id": HOSTILE.replace("/", ""),
     }
-    layout = write_plan(open_tmp / "hostile", [planned, bad], name=HOSTILE)
+    layout = write_plan(open_tmp / "hostile", [planned, bad])
     host = {"host": HOSTILE, "cpu": HOSTILE, "cores": 2, "memory_gib": 1, "gpus": []}
     write_launches(
         layout,

@@ -22,6 +22,8 @@ NAMES = {
     "user": {"jdoe"},
     "account": {"phys042"},
     "gpu": {"GPU-5c0ffee5-0001"},
+    "partition": {"smith-lab", "far"},
+    "value": {"hf_abcdefgh"},
 }
 JOBS = {"job": {"64", "4711042"}}
 CELL = "ddp.gloo.1x2.convnet.digits"
@@ -65,6 +67,26 @@ def disguise() -> Disguise:
         ("slurm-4711042.out", "slurm-job1.out"),
         ("4711042: 1.4711042 s", "job1: 1.4711042 s"),
         ("account phys042", "account account1"),
+        ("bound to fe80::1234:5678:9abc%eth0 ok", "bound to address1%eth0 ok"),
+        ("[2001:db8:0:1:2:3:4:5]:29500 ::1", "[address1]:29500 ::1"),
+        ("at 12:30:45 c10::Error std::bad", "at 12:30:45 c10::Error std::bad"),
+        ("HWaddr 02:42:ac:11:00:02 up", "HWaddr mac1 up"),
+        ("gid fe80:0000:0000:0000:0002:c903:00a0:1234", "gid address1"),
+        ("GUID 0x0002c90300a01234 0002:c903:00a0:1234", "GUID guid1 guid2"),
+        ("mail smith@physics.example.org now", "mail mail1 now"),
+        ("on GPU-01234567-89ab-cdef-0123-456789abcdef", "on gpu1"),
+        ("on MIG-01234567-89ab-cdef-0123-456789abcdef.", "on gpu1."),
+        (
+            "srun -p smith-lab --partition=far",
+            "srun -p partition2 --partition=partition1",
+        ),
+        (
+            "SLURM_JOB_PARTITION=smith-lab, far away",
+            "SLURM_JOB_PARTITION=partition2, far away",
+        ),
+        ("partition: [smith-lab, far]", "partition: [partition2, partition1]"),
+        ("API_KEY=abc NCCL_IB_PKEY=7", "API_KEY=value1 NCCL_IB_PKEY=7"),
+        ("--token hf_abcdefgh", "--token value1"),
     ],
 )
 def test_names_in_texts(disguise, text, hidden):
@@ -80,9 +102,8 @@ def test_the_same_name_has_the_same_placeholder(disguise):
 
 def test_a_host_may_have_any_name():
     """A host may be called like a strategy: the data of the tables must not change."""
-    names: dict[str, set[str]] = {
-        kind: set() for kind in ("account", "job", "gpu", "path")
-    }
+    kinds = ("account", "job", "gpu", "path", "partition", "value")
+    names: dict[str, set[str]] = {kind: set() for kind in kinds}
     names |= {"host": {"ddp"}, "user": {"gloo"}}
     record = {
         "cell": {"strategy": "ddp", "backend": "gloo"},
@@ -107,6 +128,10 @@ REAL = {
     "phys042": "account",
     "GPU-5c0ffee5-0001": "gpu",
     "10.11.12.13": "address",
+    "fd00:aa::17": "address",
+    "hf_abcdefgh": "value",
+    "smith-lab": "partition",
+    "lab-module": "value",
 }
 
 
@@ -114,13 +139,21 @@ def write_results(root: Path) -> Layout:
     """Results with names of people and machines in every possible place."""
     layout = write_example(root)
     with edited(layout.plan) as plan:
-        plan["site"] = {"account": "phys042", "data_dir": "/scratch-project/jdoe/data"}
+        plan["site"] = {
+            "account": "phys042",
+            "partition": "smith-lab",
+            "data_dir": "/scratch-project/jdoe/data",
+        }
         plan["experiment"]["description"] = "of jdoe, on bigiron17"
     write_profile(layout, plan["cells"][1])
     launcher = {
         "name": "srun",
         "argv": [f"{HOME}/.venv/bin/python", "--host=bigiron17:29500"],
-        "env": {"HOME": f"{HOME}", "USER": "jdoe", "PATH": f"{HOME}/bin:/bin"},
+        "env": {
+            **{"HOME": f"{HOME}", "USER": "jdoe", "PATH": f"{HOME}/bin:/bin"},
+            **{"HF_TOKEN": "hf_abcdefgh", "MODULES": "lab-module"},
+            **{"OMP_PLACES": "cores", "LEVEL": "3"},
+        },
         "hosts": ["bigiron17"],
     }
     for path in sorted(layout.records.rglob("record.json")):
@@ -134,6 +167,7 @@ def write_results(root: Path) -> Layout:
         (path.parent / "claim.json").write_text(json.dumps(owner))
         (path.parent / "rank0.log").write_text(
             f"[bigiron17] jdoe: NET/Socket eth0:10.11.12.13<0> {HOME}/.netrc\n"
+            "peer fd00:aa::17, login with hf_abcdefgh in partition smith-lab\n"
             "ranks 0 and 1 used the same GPU (GPU-5c0ffee5-0001)\n"
             "slurmstepd: *** STEP 8150042.0 ON bigiron17 CANCELLED ***\n"
         )
@@ -185,7 +219,7 @@ def test_tables_are_the_same_but_for_names(made):
     # A reason names a host, a file and a job; the answer quotes it.
     answers = ["answer.json", "answer.md", "report.html"]
     tables = ["table.csv", "table.html", "table.md", "table.tex"]
-    described = ["about.json", "manifest.json", "plan.json", "ro-crate-metadata.json"]
+    described = ["about.json", "SHA256SUMS", "plan.json", "ro-crate-metadata.json"]
     assert changed == sorted([*answers, *described, *tables])
     text = hidden["table.csv"].decode()
     told = "host1: /path1 failed in job job1"

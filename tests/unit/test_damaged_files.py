@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from factories import make_record, read_plan_of
@@ -19,11 +18,8 @@ from rankbench.record import Layout, read_json, write_if_changed, write_json
 from rankbench.results.bundle import write_bundle
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.summary import Summary
+from unit.attacks import DAMAGES, put
 from unit.synthetic import (
-    PHASES,
-    STEPS,
-    WARMUP,
-    change_steps,
     edited,
     make_cell,
     plan_cell,
@@ -41,156 +37,6 @@ pytestmark = pytest.mark.unit
 CELL = "ddp.gloo.1x2.convnet.digits"
 OTHER = "ddp.gloo.2x2.convnet.digits"
 RECORD, TIMES = "record.json", "steps.npz"
-
-Damage = Callable[[Path], object]
-
-
-def text(data: bytes) -> Damage:
-    return lambda launch: (launch / RECORD).write_bytes(data)
-
-
-def cut(name: str, share: float) -> Damage:
-    def change(launch: Path) -> None:
-        data = (launch / name).read_bytes()
-        (launch / name).write_bytes(data[: int(share * len(data))])
-
-    return change
-
-
-def raw(old: bytes, new: bytes) -> Damage:
-    """Replace bytes that JSON could not hold otherwise."""
-
-    def change(launch: Path) -> None:
-        data = (launch / RECORD).read_bytes()
-        assert old in data
-        (launch / RECORD).write_bytes(data.replace(old, new, 1))
-
-    return change
-
-
-def put(path: str, value: Any) -> Damage:
-    """Replace a member: `ranks.0.window_s` is that of the first rank."""
-
-    def change(launch: Path) -> None:
-        with edited(launch / RECORD) as record:
-            *above, last = path.split(".")
-            for key in above:
-                record = record[int(key) if key.isdecimal() else key]
-            record[last] = value
-
-    return change
-
-
-def lacks(path: str) -> Damage:
-    def change(launch: Path) -> None:
-        with edited(launch / RECORD) as record:
-            *above, last = path.split(".")
-            for key in above:
-                record = record[int(key) if key.isdecimal() else key]
-            del record[last]
-
-    return change
-
-
-def folder(name: str) -> Damage:
-    def change(launch: Path) -> None:
-        (launch / name).unlink()
-        (launch / name).mkdir()
-
-    return change
-
-
-def steps(**members: Any) -> Damage:
-    return lambda launch: change_steps(launch, **members)
-
-
-def flip(launch: Path) -> None:
-    """One bit among the numbers, as after a fault of a disk."""
-    data = bytearray((launch / TIMES).read_bytes())
-    data[300] ^= 1
-    (launch / TIMES).write_bytes(data)
-
-
-SHAPE = (STEPS, len(PHASES))
-HOST = {"host": "node1", "foreign": 0.0, "steal": 0.0, "throttled": 0.0}
-BEFORE = [{"before": {"others": 1}}]
-
-IN_RECORD: dict[str, Damage] = {
-    "empty": text(b""),
-    "half of it": cut(RECORD, 0.5),
-    "another format": text(b"\x89PNG\r\n\x1a\n"),
-    "not UTF-8": text(b'{"schema": 1, "reason": "\xff"}'),
-    "a list": text(b"[1, 2]"),
-    "null": text(b"null"),
-    "an empty object": text(b"{}"),
-    "too deep": text(b"[" * 100_000),
-    "a folder": folder(RECORD),
-    "NaN": raw(b'"samples": 1024', b'"samples": NaN'),
-    "-Infinity": raw(b'"samples": 1024', b'"samples": -Infinity'),
-    "1e999": raw(b'"samples": 1024', b'"samples": 1e999'),
-    "300 digits": raw(b'"samples": 1024', b'"samples": 1' + b"0" * 300),
-    "9000 digits": raw(b'"samples": 1024', b'"samples": 1' + b"0" * 9000),
-    "half a character": raw(b'"spawn"', b'"\\ud800"'),
-    "older": put("schema", 0),
-    "version as text": put("schema", "1"),
-    "unknown status": put("status", "fine"),
-    "status as a number": put("status", 1),
-    "reason as a number": put("reason", 3),
-    "no status": lacks("status"),
-    "no reason": lacks("reason"),
-    "no ranks": lacks("ranks"),
-    "no samples": lacks("samples"),
-    "no phases": lacks("phases"),
-    "no hosts": lacks("hosts"),
-    "no software": lacks("software"),
-    "no hash": lacks("cell_hash"),
-    "no number of launches": lacks("wanted"),
-    "a rank without its time": lacks("ranks.0.window_s"),
-    "a rank without its memory": lacks("ranks.1.memory"),
-    "no ranks at all": put("ranks", []),
-    "a rank that is a number": put("ranks", [3]),
-    "a rank of another number": put("ranks.1.rank", 7),
-    "a negative time": put("ranks.0.window_s", -1.0),
-    "no time": put("ranks.0.window_s", 0),
-    "time as text": put("ranks.0.window_s", "fast"),
-    "true samples": put("samples", True),
-    "a host that is a number": put("hosts", [1]),
-    "no version of torch": put("software", {}),
-    "no phase": put("phases", []),
-    "a phase twice": put("phases", [PHASES[0]] * len(PHASES)),
-    "no step": put("steps", 0),
-    "a thousand million steps": put("steps", 10**9),
-    "accuracy of 700 %": put("accuracy.overall", 7),
-    "a loss beyond all": put("loss.last", 1e300),
-    "marks as text": put("marks", "none"),
-    "half a round": put("round", {"seed": 1}),
-    "half of the surroundings": put("surroundings", [HOST]),
-    "a GPU without a number": put("devices", BEFORE),
-    "of another launch": put("launch", 2),
-    "of another attempt": put("attempt", 2),
-    "of another cell": put("cell_id", OTHER),
-}
-IN_STEPS: dict[str, Damage] = {
-    "none": lambda launch: (launch / TIMES).unlink(),
-    "empty": lambda launch: (launch / TIMES).write_bytes(b""),
-    "half of it": cut(TIMES, 0.5),
-    "no archive": lambda launch: (launch / TIMES).write_bytes(b"no archive at all"),
-    "a folder": folder(TIMES),
-    "a flipped bit": flip,
-    "fewer steps": steps(rank0_seconds=np.ones((STEPS - 1, len(PHASES)))),
-    "fewer phases": steps(rank0_seconds=np.ones((STEPS, 2))),
-    "a longer warm-up": steps(rank1_warmup=np.ones((WARMUP + 1, len(PHASES)))),
-    "fewer losses": steps(rank0_loss=np.ones(STEPS)),
-    "whole numbers": steps(rank0_seconds=np.ones(SHAPE, dtype=int)),
-    "NaN": steps(rank0_seconds=np.full(SHAPE, np.nan)),
-    "negative times": steps(rank0_seconds=np.full(SHAPE, -1.0)),
-    "huge times": steps(rank1_seconds=np.full(SHAPE, 1e300)),
-    "no times": steps(rank0_seconds=np.zeros(SHAPE), rank1_seconds=np.zeros(SHAPE)),
-    "huge losses": steps(rank0_loss=np.full(WARMUP + STEPS, 1e80)),
-    "of no rank": lambda launch: np.savez(launch / TIMES),
-    "of others": lambda launch: np.savez(launch / TIMES, other=np.ones(3)),
-}
-DAMAGE = [(RECORD, name) for name in IN_RECORD] + [(TIMES, name) for name in IN_STEPS]
 
 
 def shown(summaries: list[Summary]) -> dict[str, tuple[Any, ...]]:
@@ -243,9 +89,14 @@ def launch(example: Layout) -> Iterator[Path]:
         (place / name).write_bytes(data)
 
 
-@pytest.mark.parametrize(("file", "name"), DAMAGE)
-def test_one_damaged_file_is_named_in_its_row_alone(example, rest, launch, file, name):
-    {RECORD: IN_RECORD, TIMES: IN_STEPS}[file][name](launch)
+@pytest.mark.parametrize(
+    ("file", "name"), [(file, name) for file in DAMAGES for name in DAMAGES[file]]
+)
+def test_one_damaged_file_is_named_in_its_row_alone(
+    example, rest, launch, file, name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    DAMAGES[file][name](launch)
     found = read(example)
     (summary,) = (one for one in found.rows if one.id == CELL)
     row = summary.row
@@ -260,10 +111,11 @@ def test_one_damaged_file_is_named_in_its_row_alone(example, rest, launch, file,
     assert shown(found.rows) == rest
     with pytest.raises(ValueError, match=f"^{example.root}/records/{CELL}/1/3/"):
         read(example, strict=True)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_record_of_another_definition_is_stale(example, rest, launch):
-    put("cell_hash", "0" * 16)(launch)
+    put(RECORD, "cell_hash", "0" * 16)(launch)
     found = read(example).rows
     (row,) = (one.row for one in found if one.id == CELL)
     assert (row.status, "definition changed" in row.reason) == ("stale", True)

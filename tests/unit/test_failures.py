@@ -24,9 +24,9 @@ from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
+from rankbench.results.bundle.sums import write_sums
 from rankbench.results.read.rows import load
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
-from unit.test_bundle import seal
 
 pytestmark = pytest.mark.unit
 
@@ -173,6 +173,6 @@ def test_a_bundle_has_it_and_verifies(layout, tmp_path):
         in (tmp_path / "bundle/table.csv").read_text()
     )
     (tmp_path / "bundle/work/needs/image.gloo-cpu.json").unlink()
-    seal(tmp_path / "bundle")
+    write_sums(tmp_path / "bundle")
     places = [finding.where for finding in verify_bundle(tmp_path / "bundle").findings]
     assert "row 3 of ddp.gloo.1x2.convnet.digits, column reason" in places

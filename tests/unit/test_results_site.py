@@ -192,7 +192,7 @@ def test_the_policy_allows_the_script_of_the_page_and_no_request(shown):
 
 def test_hostile_text_ends_no_script(tmp_path):
     planned = plan_cell(make_cell("ddp", "1x2"), infeasible=HOSTILE)
-    layout = write_plan(tmp_path, [planned], name=HOSTILE)
+    layout = write_plan(tmp_path, [planned])
     write(layout)
     text = read_text(layout)
     assert set(Page(text).scripts) == {"datatables", None}

@@ -463,7 +463,7 @@ HOSTILE = '<script>alert(1)</script> | [x](javascript:y) & "q" \\end{tabular} 50
 @pytest.fixture
 def hostile(tmp_path):
     planned = plan_cell(make_cell("ddp", "1x2"), infeasible=HOSTILE)
-    layout = write_plan(tmp_path, [planned], name="<b>name</b>")
+    layout = write_plan(tmp_path, [planned])
     write_tables(layout)
     return layout
 
@@ -471,9 +471,7 @@ def hostile(tmp_path):
 def test_html_escapes_reasons_and_names(hostile):
     page = Words(hostile.report.read_text())
     assert "script" not in page.tags
-    assert "b" not in page.tags
     assert HOSTILE in page.text
-    assert "<b>name</b>" in page.text
 
 
 def test_html_needs_no_other_file_but_the_plots(hostile):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rankbench.commands._base import open_results
 from rankbench.commands._options import OK, command, print_result
+from rankbench.say import say
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.signatures import BundleSignature
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 def publish(arguments: argparse.Namespace) -> int:
     """Write into the result folder R: R/results.tar.zst, a bundle with plan,
     records and tables, and R/site, a web page with the same contents, which loads
-    nothing from the network. docs/publishing.md explains both, and signatures by an
-    SSH key.
+    nothing from the network. First say which hosts and people it names, and what may be
+    a secret. docs/publishing.md explains both, and signatures by an SSH key.
     """
     from rankbench.results.bundle import publish as publishing
     from rankbench.results.bundle.signatures import sign
@@ -45,7 +46,10 @@ def publish(arguments: argparse.Namespace) -> int:
         )
     with open_results(arguments) as layout:
         site = publishing.publish(
-            layout, anonymise=arguments.anonymise, key=arguments.sign
+            layout,
+            anonymise=arguments.anonymise,
+            key=arguments.sign,
+            tell=lambda line: say(f"the bundle: {line}", aside=True),
         )
     mib = 1024**2
     lines = [f"{site.bundle}: {site.bundle_bytes / mib:.1f} MiB"]
@@ -79,4 +83,4 @@ def _add_signature(arguments: argparse.Namespace) -> int:
 
 
 def _describe(bundle: Path, signed: BundleSignature) -> str:
-    return f"{bundle}: signed with {signed.key_type} key {signed.fingerprint}"
+    return f"{bundle}: signed with {signed.key}"

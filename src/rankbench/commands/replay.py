@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,37 +47,38 @@ def replay(arguments: argparse.Namespace) -> int:
     a model or a script, --run also needs --run-their-code: read that code first.
     """
     from rankbench.results import compare
-    from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.replay import plan_replay, write_replay
-    from rankbench.results.read.archive import open_results
+    from rankbench.results.bundle.verify import verify_folder
+    from rankbench.results.read.archive import open_folder
 
     share = read_share(arguments.at_least)
-    if found := verify_bundle(arguments.bundle).findings:
-        raise ValueError(
-            f"{arguments.bundle} is not replayed, because it has faults. {found[0]} "
-            "(`rankbench verify` lists all)"
-        )
-    with open_results(arguments.bundle) as root:
+    with open_folder(arguments.bundle) as root:
+        found = verify_folder(root)
+        if found.findings:
+            raise ValueError(
+                f"{arguments.bundle} is not replayed, because it has faults. "
+                f"{found.findings[0]} (`rankbench verify` lists all)"
+            )
         wanted = plan_replay(root, _find_lacking(arguments, root))
         if arguments.run and wanted.code and not arguments.run_their_code:
             raise ValueError(
                 f"{arguments.bundle} brings code of its own: {', '.join(wanted.code)}. "
                 "Read it, then add --run-their-code to run it here"
             )
-        if not arguments.run:
-            with tempfile.TemporaryDirectory(prefix="rankbench-replay-") as folder:
-                # Planning reads files of the bundle, and runs none.
-                run = _plan(arguments, write_replay(wanted, Path(folder)), wanted)
+        with tempfile.TemporaryDirectory(prefix="rankbench-replay-") as folder:
+            # Planning reads files of the bundle, and runs none.
+            run = _plan(arguments, write_replay(wanted, Path(folder)), wanted)
+            if not arguments.run:
                 return _show(arguments, wanted, run)
         experiment = write_replay(wanted, FOLDER / wanted.name)
-        run = _plan(arguments, experiment, wanted)
+        run = _plan(arguments, experiment, wanted, probe=True)
         lines = [*_describe(wanted, run), *make_preview(run).lines()]
+        theirs = replace(compare.read_side(root), name=str(arguments.bundle))
     argv = argv_for(arguments)
     say(*lines, aside=True)
     status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.
-    theirs = compare.read_side(arguments.bundle)
     ours = wanted.match(theirs, compare.read_side(run.layout.root))
     compared = compare.compare(
         [theirs, ours], at_least=share, confidence=arguments.confidence
@@ -94,11 +96,23 @@ def _find_lacking(arguments: argparse.Namespace, root: Path) -> set[str]:
     return set() if partitions <= read_partitions().keys() else {"partition"}
 
 
-def _plan(arguments: argparse.Namespace, experiment: Path, wanted: Replay) -> Run:
-    """Plan the experiment of a bundle here."""
+def _plan(
+    arguments: argparse.Namespace,
+    experiment: Path,
+    wanted: Replay,
+    *,
+    probe: bool = False,
+) -> Run:
+    """Plan the experiment of a bundle here; `probe` as for `plan_run`.
+
+    Raises:
+        ValueError: it would measure other cells than those of the bundle.
+    """
     arguments.experiment, arguments.override = str(experiment), wanted.override
     arguments.only, arguments.no_plots = None, True
-    return plan_run(arguments, write=arguments.run, probe=arguments.run)
+    run = plan_run(arguments, write=probe, probe=probe)
+    wanted.refuse_others(run.feasible)
+    return run
 
 
 def _show(arguments: argparse.Namespace, wanted: Replay, run: Run) -> int:

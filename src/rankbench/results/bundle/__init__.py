@@ -4,8 +4,9 @@
     code/HASH/ images/                  definitions of the images, and their contents
     about.json CITATION.cff             machines, versions, commit; how to cite
     table.* ... plots/                  the results that follow from it
-    manifest.json                       SHA-256 of every other file but signatures
-    signatures/                         of the manifest, each with the key of a person
+    README.md ro-crate-metadata.json    how to check it, for people and for programs
+    SHA256SUMS                          of every other file but signatures
+    signatures/                         of SHA256SUMS, each with the key of a person
 
 It is a result directory: one archive, ``results.tar.zst``, or a folder.
 """

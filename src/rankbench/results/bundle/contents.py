@@ -28,8 +28,30 @@ from rankbench.results.read.archive import pack
 from rankbench.results.read.schema import read_checked
 from rankbench.results.sections import METHOD
 
+PAGE, CRATE = "README.md", "ro-crate-metadata.json"
+
+# Of a bundle, for people who have nothing but this folder; it follows the results.
+_PAGE = """
+## Check this bundle
+This folder is a bundle of [rankbench](CITATION.cff): everything that is needed to check
+its tables.
+
+```sh
+sha256sum --check --quiet SHA256SUMS   # no file was changed
+ssh-keygen -Y verify -n rankbench -f allowed_signers -I WHO \\
+    -s signatures/FILE.sig < SHA256SUMS   # WHO has signed it
+pip install 'rankbench[results]'
+rankbench verify .   # the tables follow from the records
+rankbench replay .   # what it would measure on your machine
+```
+
+If the bundle is signed, a file `allowed_signers` of yours has a line with WHO and the
+public key. `ro-crate-metadata.json` describes files and launches for programs
+(RO-Crate).
+"""
+
 _LIBRARIES = (
-    *("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn"),
+    *("numpy", "scipy", "pandas", "jinja2", "matplotlib", "seaborn", "rocrate"),
 )
 
 CITATION = "CITATION.cff"
@@ -42,8 +64,6 @@ DEFINITIONS, IMAGES, OWN = "work/code/", "images/", "work/own/"
 
 # The package that made the tables.
 CODE = f"{DEFINITIONS}rankbench.tar.zst"
-
-# Bills of materials of an image (CycloneDX).
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -132,7 +152,8 @@ def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
     """Name in the bundle, and file, of the sidecar of each image of the plan."""
     for name, image in sorted(plan["images"].items()):
         sidecar = Path((image or {}).get("sidecar") or "")
-        if sidecar.is_file() and read_json(sidecar).get("sha256") == image["sha256"]:
+        is_file = sidecar.is_file() and not sidecar.is_symlink()
+        if is_file and read_json(sidecar).get("sha256") == image["sha256"]:
             yield f"{IMAGES}{name}.json", sidecar
 
 
@@ -160,6 +181,13 @@ def pack_code(target: Path) -> None:
     names = [*own, *(f"assets/{name}" for name in linked)]
     target.parent.mkdir(parents=True, exist_ok=True)
     pack(package.parent, [f"{package.name}/{name}" for name in names], target)
+
+
+def write_page(root: Path) -> None:
+    """Add to the page of the results how a reader checks the bundle."""
+    path = root / PAGE
+    text = path.read_text() if path.exists() else "# Results measured by rankbench\n"
+    path.write_text(text + _PAGE)
 
 
 def write_about(

@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from rocrate.model import ComputationalWorkflow, ContextEntity
+from rocrate.rocrate import ROCrate
+
+from rankbench.assets import find_asset
 from rankbench.record import Record
-from rankbench.results.bundle.manifest import list_files
+from rankbench.results.bundle.contents import (
+    ABOUT,
+    CITATION,
+    CRATE,
+    PAGE,
+    write_page,
+)
 from rankbench.schema import load_yaml
 
-CRATE, README = OF_CRATE = "ro-crate-metadata.json", "README.md"
-
-# For people who open an unpacked bundle; profiles of crates recommend such a file.
-_README_TEXT = """\
-# Results measured by rankbench
-
-This folder is a bundle: everything that is needed to check a table of results. Begin
-with [answer.md](answer.md) or `report.html`.
-
-- `rankbench verify FOLDER` compares all files with `manifest.json`, and derives the
-  tables again from the plan and the records.
-- `rankbench replay FOLDER` measures the same cells on another machine, and compares.
-- `ro-crate-metadata.json` describes the files and launches for programs (RO-Crate).
-- `CITATION.cff` says how to cite the software that measured.
-"""
-
-_CONTEXT = "https://w3id.org/ro/crate/1.1/context"
 # Terms that the context of RO-Crate 1.1 lacks.
 _WFRUN = "https://w3id.org/ro/terms/workflow-run#"
 _WFRUN_TERMS = (
@@ -45,8 +39,8 @@ _TERMS = {"buildInstructions": "https://codemeta.github.io/terms/buildInstructio
 _TERMS |= {name: f"{_WFRUN}{name}" for name in _WFRUN_TERMS}
 
 # The recommended rules of Workflow RO-Crate ask for version 1.1 of RO-Crate.
+_VERSION = "1.1"
 _WORKFLOW_CRATE = "https://w3id.org/workflowhub/workflow-ro-crate/1.0"
-_CONFORMS = [{"@id": "https://w3id.org/ro/crate/1.1"}, {"@id": _WORKFLOW_CRATE}]
 _PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
@@ -62,7 +56,6 @@ _COMPLETED, _FAILED = (
 _FORMATS = {
     ".cff": "application/yaml",
     ".csv": "text/csv",
-    ".def": "text/plain",
     ".html": "text/html",
     ".json": "application/json",
     ".md": "text/markdown",
@@ -76,265 +69,272 @@ _FORMATS = {
 # Described one by one; of the other files, their folders are.
 _FOLDERS = ("requests", "work")
 
-_EXPERIMENT, _ABOUT, _TABLE = "work/experiment.yaml", "about.json", "table.csv"
-_CITATION = "CITATION.cff"
+_EXPERIMENT, _TABLE = "work/experiment.yaml", "table.csv"
 
 # Launches that are not timed, by the name of their folder.
 _PURPOSES = {"gate": "check of the strategy", "profile": "profiled launch"}
 
-Reference = dict[str, str]
-# Identifier -> the entity with its other properties.
-Graph = dict[str, dict[str, Any]]
+
+class _Crate(ROCrate):
+    """A crate, and where the software that measured is at home.
+
+    Args:
+        names: the files of the bundle.
+        cited: the contents of its CITATION.cff.
+    """
+
+    def __init__(self, names: Sequence[str], cited: Mapping[str, Any]) -> None:
+        super().__init__(version=_VERSION)
+        self.names, self.cited = names, cited
+        self.home = {"@id": cited.get("repository-code") or CITATION}
+
+    def say(self, identifier: str, kind: Any, **properties: Any) -> dict[str, str]:
+        """Add an entity that is no file, unless it is there; returns a reference."""
+        if identifier not in self:
+            known = {k: v for k, v in properties.items() if v is not None and v != []}
+            self.add(ContextEntity(self, identifier, {"@type": kind, **known}))
+        return {"@id": identifier}
+
+
+def write_descriptions(
+    root: Path,
+    names: Iterable[str],
+    plan: Record,
+    records: Mapping[str, Record],
+    *,
+    anonymised: bool,
+) -> None:
+    """Write how to cite the results, how to check them, and their crate.
+
+    Args:
+        root: with the results.
+        names: all other files of the bundle, without SHA256SUMS and signatures.
+        plan, records, anonymised: as for `write_crate`.
+    """
+    shutil.copyfile(find_asset(CITATION), root / CITATION)
+    write_page(root)
+    described = sorted({*names, CITATION, PAGE})
+    write_crate(root, described, plan, records, anonymised=anonymised)
 
 
 def write_crate(
-    root: Path, plan: Record, records: Mapping[str, Record], *, anonymised: bool
+    root: Path,
+    names: Sequence[str],
+    plan: Record,
+    records: Mapping[str, Record],
+    *,
+    anonymised: bool,
 ) -> None:
-    """Write the crate of a bundle whose other files are there, and its README.
+    """Write the crate of a bundle.
 
     A bundle without launches describes no run, and has none.
 
     Args:
-        root: the bundle.
+        root: receives the crate, and has CITATION.cff.
+        names: the files of the bundle, without its list of files and signatures.
         plan, records: of the bundle; records by the folder of the launch.
         anonymised: whether names of people are placeholders.
     """
     if not any(record.get("ended") for record in records.values()):
         return
-    (root / README).write_text(_README_TEXT)
-    names, _ = list_files(root)
-    cited = load_yaml(root / _CITATION)
-    home = {"@id": cited.get("repository-code") or _CITATION}
+    crate = _Crate(names, load_yaml(root / CITATION))
+    crate.metadata.extra_terms = _TERMS
+    crate.metadata["conformsTo"] = [
+        {"@id": f"https://w3id.org/ro/crate/{_VERSION}"},
+        {"@id": _WORKFLOW_CRATE},
+    ]
     experiment = plan["experiment"]
     title = f"rankbench results: {experiment['name']}"
-    graph: Graph = {
-        "./": {
-            "@type": "Dataset",
-            # The time of writing would give other bytes.
-            "datePublished": max(
-                r["ended"] for r in records.values() if r.get("ended")
-            ),
-            "name": title,
-            "description": str(experiment.get("description") or title),
-            "conformsTo": [{"@id": name} for name in _PROFILES],
-        },
-        CRATE: {
-            "@type": "CreativeWork",
-            "conformsTo": _CONFORMS,
-            "about": {"@id": "./"},
-        },
-    }
-    for identifier, (name, version) in _PROFILES.items():
-        said = {"@type": "CreativeWork", "name": name, "version": version}
-        graph[identifier] = said
-    credit = _add_authors(graph, cited, home)
-    graph["./"] |= credit
-    credit.pop("publisher", None)
-    workflow = _add_workflow(graph, names, {**credit, "url": home}, cited)
+    # The time of writing would give other bytes.
+    ended = max(r["ended"] for r in records.values() if r.get("ended"))
+    crate.root_dataset["datePublished"] = ended
+    crate.name, crate.description = title, str(experiment.get("description") or title)
+    crate.root_dataset["conformsTo"] = [
+        crate.say(identifier, "CreativeWork", name=name, version=version)
+        for identifier, (name, version) in _PROFILES.items()
+    ]
+    credit = _add_authors(crate)
+    for key, value in credit.items():
+        crate.root_dataset[key] = value
+    workflow = _add_workflow(crate, credit)
     for name in names:
-        _add_file(graph, name)
-    graph[README]["about"] = {"@id": "./"}
+        _add_file(crate, name)
+    crate.get(PAGE)["about"] = {"@id": "./"}
     for way, name in (("input", _EXPERIMENT), ("output", _TABLE)):
-        graph[f"#{way}"] = {
-            "@type": "FormalParameter",
-            "name": PurePosixPath(name).stem,
-            "additionalType": "File",
-            "workExample": {"@id": name},
-        }
-        graph[name]["exampleOfWork"] = graph[workflow][way] = {"@id": f"#{way}"}
+        parameter = crate.say(
+            f"#{way}",
+            "FormalParameter",
+            name=PurePosixPath(name).stem,
+            additionalType="File",
+            workExample={"@id": name},
+        )
+        crate.get(name)["exampleOfWork"] = crate.get(workflow)[way] = parameter
     homes = [_variables(record).get("HOME", "") for record in records.values()]
     accounts = sorted({PurePosixPath(str(home)).name for home in homes} - {""})
     known = accounts and not anonymised
     whose = ", ".join(accounts) if known else "a person whom the bundle does not name"
-    graph["#operator"] = {"@type": "Person", "name": whose}
-    _add_run(graph, workflow, names, records)
-    launches = [
-        _add_launch(graph, folder, record, home) for folder, record in records.items()
-    ]
-    graph["./"]["mentions"] = [{"@id": "#run"}, *launches]
-    graph["./"]["hasPart"] = [
-        {"@id": identifier}
-        for identifier, said in graph.items()
-        if identifier != "./"
-        and (said["@type"] in ("File", "Dataset") or identifier == workflow)
-    ]
-    crate = {
-        "@context": [_CONTEXT, _TERMS],
-        "@graph": [{"@id": name, **said} for name, said in graph.items()],
-    }
-    text = json.dumps(crate, indent=1, ensure_ascii=False) + "\n"
+    crate.say("#operator", "Person", name=whose)
+    _add_run(crate, workflow, records)
+    launches = [_add_launch(crate, *launch) for launch in records.items()]
+    crate.root_dataset["mentions"] = [{"@id": "#run"}, *launches]
+    text = json.dumps(crate.metadata.generate(), indent=1, ensure_ascii=False) + "\n"
     (root / CRATE).write_bytes(text.encode(errors="replace"))
 
 
-def _add_authors(
-    graph: Graph, cited: Mapping[str, Any], home: Reference
-) -> dict[str, Any]:
+def _add_authors(crate: _Crate) -> dict[str, Any]:
     """Add authors and licence; returns the properties that refer to them."""
     authors, publishers = [], []
-    for number, author in enumerate(cited["authors"], start=1):
-        reference = {"@id": f"#author-{number}"}
-        authors.append(reference)
+    for number, author in enumerate(crate.cited["authors"], start=1):
+        name = f"#author-{number}"
         if "name" in author:
-            said = {"@type": "Organization", "name": author["name"], "url": home}
-            publishers.append(reference)
+            who = crate.say(name, "Organization", name=author["name"], url=crate.home)
+            publishers.append(who)
         else:
-            name = f"{author['given-names']} {author['family-names']}"
-            said = {"@type": "Person", "name": name}
-        graph[reference["@id"]] = said
-    url = f"{_LICENCES}{cited['license']}"
-    graph[url] = {"@type": "CreativeWork", "name": cited["license"], "url": url}
-    credit = {"license": {"@id": url}, "author": _compact(authors)}
-    return credit | ({"publisher": _compact(publishers)} if publishers else {})
+            full = f"{author['given-names']} {author['family-names']}"
+            who = crate.say(name, "Person", name=full)
+        authors.append(who)
+    licence = crate.cited["license"]
+    url = f"{_LICENCES}{licence}"
+    said = {
+        "license": crate.say(url, "CreativeWork", name=licence, url=url),
+        "author": _compact(authors),
+    }
+    return said | ({"publisher": _compact(publishers)} if publishers else {})
 
 
-def _add_workflow(
-    graph: Graph,
-    names: Sequence[str],
-    credit: Mapping[str, Any],
-    cited: Mapping[str, Any],
-) -> str:
+def _add_workflow(crate: _Crate, credit: Mapping[str, Any]) -> str:
     """The Snakefile that ran, or the experiment if the bundle has none."""
-    found = [name for name in names if PurePosixPath(name).name == "Snakefile"]
+    found = [n for n in crate.names if PurePosixPath(n).name == "Snakefile"]
     name = found[-1] if found else _EXPERIMENT
     language: dict[str, Any] = {"name": "rankbench experiment"}
     if found:
         language = {"name": "Snakemake", "url": {"@id": _SNAKEMAKE}}
-    graph["#language"] = {"@type": "ComputerLanguage", **language}
     # Hosts, software and images of the run, and how the images are made.
-    definitions = [name for name in names if name.endswith(".def")]
-    graph[quote(name)] = {
+    definitions = [n for n in crate.names if n.endswith(".def")]
+    properties = {
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
         "name": "rankbench: measures each cell of an experiment",
-        "version": str(cited["version"]),
-        **credit,
+        "version": str(crate.cited["version"]),
+        **{key: value for key, value in credit.items() if key != "publisher"},
+        "url": crate.home,
         "encodingFormat": "text/plain",
         "conformsTo": {"@id": _BIOSCHEMAS},
-        "programmingLanguage": {"@id": "#language"},
-        "buildInstructions": _compact([{"@id": n} for n in (_ABOUT, *definitions)]),
+        "programmingLanguage": crate.say("#language", "ComputerLanguage", **language),
+        "buildInstructions": _compact([{"@id": n} for n in (ABOUT, *definitions)]),
     }
-    graph["./"]["mainEntity"] = {"@id": quote(name)}
+    crate.mainEntity = crate.add(
+        ComputationalWorkflow(crate, dest_path=name, properties=properties)
+    )
     return quote(name)
 
 
-def _add_file(graph: Graph, name: str) -> None:
+def _add_file(crate: _Crate, name: str) -> None:
     """A file, or the folder of many that are alike; launches are added elsewhere."""
     first, slash, _ = name.partition("/")
-    if first == "records" or quote(name) in graph:
-        return
     if slash and first in _FOLDERS and name != _EXPERIMENT:
-        graph[f"{first}/"] = {"@type": "Dataset", "name": first}
-        return
-    suffix = PurePosixPath(name).suffix
-    graph[quote(name)] = {
-        "@type": "File",
-        "name": name,
-        "encodingFormat": _FORMATS.get(suffix, "text/plain"),
-    }
-    if name == _CITATION:
-        graph[name]["description"] = "how to cite rankbench"
+        if f"{first}/" not in crate:
+            crate.add_dataset(dest_path=f"{first}/", properties={"name": first})
+    elif first != "records" and quote(name) not in crate:
+        form = _FORMATS.get(PurePosixPath(name).suffix, "text/plain")
+        properties = {"name": name, "encodingFormat": form}
+        if name == CITATION:
+            properties["description"] = "how to cite rankbench"
+        crate.add_file(dest_path=name, properties=properties)
 
 
-def _add_run(
-    graph: Graph, workflow: str, names: Sequence[str], records: Mapping[str, Record]
-) -> None:
+def _add_run(crate: _Crate, workflow: str, records: Mapping[str, Record]) -> None:
     """The run of the whole experiment."""
-    tables = [n for n in names if n.startswith(("answer.", "table.", "sections/"))]
-    inputs = [_EXPERIMENT, *(["work/"] if "work/" in graph else [])]
+    results = ("answer.", "table.", "sections/")
+    tables = [name for name in crate.names if name.startswith(results)]
+    inputs = [_EXPERIMENT, *(["work/"] if "work/" in crate else [])]
     good = any(record["status"] == "ok" for record in records.values())
     starts, ends = (
         [r[key] for r in records.values() if r.get(key)] for key in ("started", "ended")
     )
-    graph["#run"] = {
-        "@type": "CreateAction",
-        "name": "run of the experiment",
-        "description": f"{len(records)} launches, described one by one",
-        "instrument": {"@id": workflow},
-        "object": _compact([{"@id": name} for name in inputs]),
-        "result": _compact([{"@id": name} for name in ("plan.json", *tables)]),
-        "agent": {"@id": "#operator"},
-        "actionStatus": _COMPLETED if good else _FAILED,
-    } | ({"startTime": min(starts), "endTime": max(ends)} if starts and ends else {})
+    crate.say(
+        "#run",
+        "CreateAction",
+        name="run of the experiment",
+        description=f"{len(records)} launches, described one by one",
+        instrument={"@id": workflow},
+        object=_compact([{"@id": name} for name in inputs]),
+        result=_compact([{"@id": name} for name in ("plan.json", *tables)]),
+        agent={"@id": "#operator"},
+        actionStatus=_COMPLETED if good else _FAILED,
+        **({"startTime": min(starts), "endTime": max(ends)} if starts and ends else {}),
+    )
 
 
-def _add_launch(
-    graph: Graph, folder: str, record: Record, home: Reference
-) -> Reference:
+def _add_launch(crate: _Crate, folder: str, record: Record) -> dict[str, str]:
     """Add an action for a launch, with its folder, software, image and environment.
 
     Args:
-        graph: receives them.
+        crate: receives them.
         folder: `records/CELL/ATTEMPT/[PURPOSE/]LAUNCH`.
         record: of the launch.
-        home: of the software that measured.
     """
     _, cell, attempt, *purpose, number = folder.split("/")
     kind = _PURPOSES[purpose[0]] if purpose else "launch"
     what = f"{kind} {number} of {cell}, attempt {attempt}"
     steps = ", logs, and the duration of each step by rank"
-    graph[f"{quote(folder)}/"] = {
-        "@type": "Dataset",
-        "name": f"records of {what}",
-        "description": f"record{steps if 'ranks' in record else ' and logs'}",
-    }
-    said: dict[str, Any] = {
-        "@type": "CreateAction",
-        "name": what,
-        "description": f"launch {number} of {cell}: {record['status']}",
-        "instrument": _add_software(graph, record, home),
-        "object": {"@id": "plan.json"},
-        "result": {"@id": f"{quote(folder)}/"},
-        "agent": {"@id": "#operator"},
-        "actionStatus": _COMPLETED if record["status"] == "ok" else _FAILED,
-        "startTime": record.get("started"),
-        "endTime": record.get("ended"),
-        "error": record["reason"] if record["status"] != "ok" else None,
-    }
+    described = f"record{steps if 'ranks' in record else ' and logs'}"
+    properties = {"name": f"records of {what}", "description": described}
+    crate.add_dataset(dest_path=f"{folder}/", properties=properties)
     variables = []
     for name, value in sorted(_variables(record).items()):
         identifier = f"#variable-{_digest(name, value)}"
-        graph[identifier] = {"@type": "PropertyValue", "name": name, "value": value}
-        variables.append({"@id": identifier})
-    said["environment"] = _compact(variables)
+        variables.append(crate.say(identifier, "PropertyValue", name=name, value=value))
+    container = None
     if image := record.get("image"):
         key = _digest(image["name"], image["recipe"], image["sha256"] or "")
-        said["containerImage"] = {"@id": f"#image-{key}"}
-        graph[f"#image-{key}"] = {
-            "@type": "ContainerImage",
-            "additionalType": {"@id": _TERMS["SIFImage"]},
-            "name": image["name"],
-            "registry": "none: made from the definitions in code/",
-        } | ({"sha256": image["sha256"]} if image["sha256"] else {})
-    identifier = f"#launch/{quote(folder.removeprefix('records/'))}"
-    graph[identifier] = {key: value for key, value in said.items() if value}
-    return {"@id": identifier}
+        container = crate.say(
+            f"#image-{key}",
+            "ContainerImage",
+            additionalType={"@id": _TERMS["SIFImage"]},
+            name=image["name"],
+            registry="none: made from the definitions in code/",
+            sha256=image["sha256"],
+        )
+    is_ok = record["status"] == "ok"
+    return crate.say(
+        f"#launch/{quote(folder.removeprefix('records/'))}",
+        "CreateAction",
+        name=what,
+        description=f"launch {number} of {cell}: {record['status']}",
+        instrument=_add_software(crate, record),
+        object={"@id": "plan.json"},
+        result={"@id": f"{quote(folder)}/"},
+        agent={"@id": "#operator"},
+        actionStatus=_COMPLETED if is_ok else _FAILED,
+        startTime=record.get("started"),
+        endTime=record.get("ended"),
+        error=None if is_ok else record["reason"],
+        environment=_compact(variables),
+        containerImage=container,
+    )
 
 
-def _add_software(graph: Graph, record: Record, home: Reference) -> Reference:
+def _add_software(crate: _Crate, record: Record) -> dict[str, str]:
     """What measured, with the versions that it found; the same one only once."""
     code, software = record.get("code") or {}, record.get("software") or {}
-    version = str(code.get("version") or "unknown")
-    commit = str(code.get("commit") or "")
-    needs = {
-        name: value
-        for name, value in sorted(software.items())
-        if isinstance(value, str)
-    }
+    version, commit = str(code.get("version") or "unknown"), code.get("commit") or ""
+    needs = {k: v for k, v in sorted(software.items()) if isinstance(v, str)}
     key = _digest(str(code.get("rank")), version, commit, *needs, *needs.values())
     listed = ", ".join(f"{name} {value}" for name, value in needs.items())
     using = f" with {listed}" if listed else ""
     # Readers of crates prefer an address, if rankbench has one.
-    place = "" if home["@id"] == _CITATION else home["@id"]
-    graph[f"{place}#software-{key}"] = {
-        "@type": "SoftwareApplication",
-        "name": "rankbench",
-        "description": f"rankbench, commit {commit[:12] or 'unknown'}{using}",
-        "softwareVersion": version,
-        "url": home,
-    }
-    return {"@id": f"{place}#software-{key}"}
+    place = "" if crate.home["@id"] == CITATION else crate.home["@id"]
+    return crate.say(
+        f"{place}#software-{key}",
+        "SoftwareApplication",
+        name="rankbench",
+        description=f"rankbench, commit {commit[:12] or 'unknown'}{using}",
+        softwareVersion=version,
+        url=crate.home,
+    )
 
 
-def _variables(record: Record) -> dict[str, Any]:
+def _variables(record: Record) -> dict[str, str]:
     """Variables that the launcher got."""
     return (record.get("launcher") or {}).get("env") or {}
 
@@ -344,6 +344,6 @@ def _compact(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _digest(*words: str) -> str:
-    text = "\0".join(words)
+def _digest(*words: object) -> str:
+    text = "\0".join(map(str, words))
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,7 +54,11 @@ class Publication:
 
 
 def publish(
-    layout: Layout, *, anonymise: bool = False, key: Path | None = None
+    layout: Layout,
+    *,
+    anonymise: bool = False,
+    key: Path | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Publication:
     """Write R/results.tar.zst, and R/site/ from its contents; old ones are replaced.
 
@@ -61,12 +66,13 @@ def publish(
         layout: the result directory R.
         anonymise: whether names of hosts, users, jobs and paths become placeholders.
         key: signs the bundle; None: it is not signed.
+        tell: receives lines about names and secrets in it, before it is written.
 
     Raises:
         ValueError: as `write_bundle`.
     """
     bundle = layout.root / BUNDLE
-    signature = write_bundle(layout, bundle, anonymise=anonymise, key=key)
+    signature = write_bundle(layout, bundle, anonymise=anonymise, key=key, tell=tell)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=layout.root) as place:
         unpack(bundle, Path(place))
         site = write_site(Layout(Path(place)), bundle, layout.root / SITE)

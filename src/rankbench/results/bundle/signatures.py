@@ -1,4 +1,7 @@
-"""Signatures of a bundle's manifest: `ssh-keygen -Y` makes and checks them, offline."""
+"""Signatures of a bundle's SHA256SUMS: `ssh-keygen -Y` makes and checks them, offline.
+
+What it says is shown in its own words.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.record import make_printable, write_atomically
-from rankbench.results.bundle.manifest import (
-    MANIFEST,
-    SIGNATURES,
-    Finding,
-    is_signature,
-)
+from rankbench.results.bundle.sums import SIGNATURES, SUMS, Finding, is_signature
 
 # It keeps a signature of something else, such as a commit, from counting here.
-_NAMESPACE = "rankbench"
+NAMESPACE = "rankbench"
 
 # A signature by an RSA key of 16384 bits has 6 KiB. Each check is a process.
 _LONGEST = 16 * 1024  # bytes
@@ -33,12 +31,9 @@ _ADVICE = (
     "give a private key without a passphrase, or load the key into ssh-agent by "
     "ssh-add and give its public key"
 )
-_GOOD = re.compile(rf'Good "{_NAMESPACE}" signature with (\S+) key SHA256:(\S+)')
+_KEY = re.compile(rf'Good "{NAMESPACE}" signature with (\S+) key SHA256:(\S+)')
 _BEGIN, _END = (f"-----{word} SSH SIGNATURE-----" for word in ("BEGIN", "END"))
-_WIDTH = 70
-
 _USER = re.compile(r"[\w.@+-]+", re.ASCII)
-_TYPE = re.compile(r"(?:ssh|ecdsa|sk)-[\w.@-]+ ", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +42,23 @@ class BundleSignature:
 
     Attributes:
         file: below the bundle.
-        key_type: for example `ED25519`; None if the file is no signature.
-        fingerprint: of the key, as `ssh-keygen -l` prints it; None likewise.
+        key: type and fingerprint, as `ssh-keygen` prints them; None if it is no valid
+            signature.
         principals: whose key it is, if the signature is valid; None if nobody asked.
         fault: why it does not count; None if it does.
     """
 
     file: str
-    key_type: str | None = None
-    fingerprint: str | None = None
+    key: str | None = None
     principals: tuple[str, ...] | None = None
     fault: str | None = None
+
+    def __str__(self) -> str:
+        whose = ", ".join(self.principals or ())
+        who = f" by {whose}" if whose else ""
+        hint = "" if whose else "; --signers or --signer would say whose that is"
+        text = f"{self.file}: {SUMS} is signed{who} with {self.key}{hint}"
+        return make_printable(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,14 @@ class Signers:
 
 
 def add_signature(root: Path, key: Path) -> BundleSignature:
-    """Sign the manifest of a bundle with a key; nothing else in it changes.
+    """Sign a bundle with a key; nothing else in it changes.
 
     A signature that this key has made already stays as it is.
 
     Raises:
         ValueError: as `sign`.
     """
-    data, signed = sign(key, (root / MANIFEST).read_bytes())
+    data, signed = sign(key, (root / SUMS).read_bytes())
     path = root / signed.file
     if not path.exists():
         write_atomically(path, data)
@@ -105,16 +106,9 @@ def sign(path: Path, data: bytes = b"a trial") -> tuple[bytes, BundleSignature]:
     if not path.is_file():
         said = "is no file" if path.exists() else "does not exist"
         raise ValueError(f"{path} {said}: {_ADVICE}")
-    with path.open("rb") as file:
-        head = file.read(_WIDTH).decode("ascii", errors="replace")
-    # The words of ssh-keygen would mislead.
-    if not head.startswith("-----BEGIN ") and not _TYPE.match(head):
-        said = "is neither a private nor a public key of SSH"
-        raise ValueError(f"{path} {said}: {_ADVICE}")
-    done = _run(["-Y", "sign", "-f", str(path), "-n", _NAMESPACE], data)
+    done = _run(["-Y", "sign", "-f", str(path), "-n", NAMESPACE], data)
     signed = _identify(done.stdout, data)
-    fault = _quote(done) if done.returncode else signed.fault
-    if fault:
+    if fault := _quote(done) if done.returncode else signed.fault:
         raise ValueError(f"{path} does not sign: {fault}; {_ADVICE}")
     return done.stdout, signed
 
@@ -136,8 +130,8 @@ def check_signatures(
     if len(files) > _MOST:
         said = f"there are {len(files)}; no more than {_MOST} are checked"
         return [], [Finding(SIGNATURES, said)]
-    manifest = (root / MANIFEST).read_bytes()
-    found = [_check(root, name, manifest, signers) for name in files]
+    sums = (root / SUMS).read_bytes()
+    found = [_check(root, name, sums, signers) for name in files]
     findings = [Finding(signed.file, signed.fault) for signed in found if signed.fault]
     if signers is not None:
         principals = {name for signed in found for name in signed.principals or ()}
@@ -153,17 +147,14 @@ def check_signatures(
 
 
 def _check(
-    root: Path, name: str, manifest: bytes, signers: Signers | None
+    root: Path, name: str, sums: bytes, signers: Signers | None
 ) -> BundleSignature:
     """Check a signature file, of which everything may be wrong."""
     with (root / name).open("rb") as file:
         data = file.read(_LONGEST + 1)
-    if len(data) > _LONGEST:
-        said = f"is longer than {_LONGEST // 1024} KiB, unlike any signature"
-        return BundleSignature(name, fault=said)
-    signed = _identify(data, manifest)
+    signed = _identify(data, sums)
     if signed.fault:
-        said = f"is no valid signature of {MANIFEST}: {signed.fault}"
+        said = f"is no valid signature of {SUMS}: {signed.fault}"
         return BundleSignature(name, fault=said)
     if name != signed.file:
         said = f"has another name than its key gives it: {signed.file}"
@@ -177,20 +168,19 @@ def _check(
         words = ["-s", str(path), "-f", str(allowed)]
         found = _run(["-Y", "find-principals", *words])
         owners = found.stdout.decode(errors="replace").splitlines()
-        # A pattern with ! excludes somebody, and names nobody.
+        # A pattern with ! excludes somebody, and names nobody. Of several lines with
+        # one key, ssh-keygen finds the first.
         owners = [owner for owner in owners if not owner.startswith("!")]
-        # Of several lines with one key, ssh-keygen finds the first.
         owners += [user for user, _ in signers.wanted]
-        words += ["-Y", "verify", "-n", _NAMESPACE, "-I"]
-        checks = {owner: _run([*words, owner], manifest) for owner in owners}
+        words += ["-Y", "verify", "-n", NAMESPACE, "-I"]
+        checks = {owner: _run([*words, owner], sums) for owner in owners}
     principals = tuple(owner for owner in checks if not checks[owner].returncode)
     if principals:
         return replace(signed, principals=principals)
     # The file is gone, so its name helps nobody.
     done = checks[owners[0]] if owners else found
     why = re.sub(rf"{re.escape(str(allowed))}:\d+: ", "", _quote(done))
-    key = f"{signed.key_type} key {signed.fingerprint}"
-    said = f"is by the {key}, which does not count in {signers.source}: {why}"
+    said = f"is by the {signed.key}, which does not count in {signers.source}: {why}"
     return replace(signed, principals=(), fault=said)
 
 
@@ -198,29 +188,30 @@ def _identify(signature: bytes, data: bytes) -> BundleSignature:
     """The key of a signature of these bytes, or its fault, whoever may own the key."""
     if not _is_canonical(signature):
         return BundleSignature("", fault="it is not written as ssh-keygen writes it")
-    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as folder:
-        file = Path(folder) / "signature"
-        file.write_bytes(signature)
-        words = ["-Y", "check-novalidate", "-n", _NAMESPACE, "-s", str(file)]
+    with tempfile.NamedTemporaryFile(prefix="rankbench-verify-") as file:
+        file.write(signature)
+        file.flush()
+        words = ["-Y", "check-novalidate", "-n", NAMESPACE, "-s", file.name]
         done = _run(words, data)
-    good = _GOOD.search(done.stdout.decode(errors="replace"))
+    good = _KEY.search(done.stdout.decode(errors="replace"))
     if done.returncode or good is None:
         return BundleSignature("", fault=_quote(done))
     kind, text = good.groups()
     if kind.endswith("-CERT"):
         return BundleSignature("", fault="it is by a certificate, not by a plain key")
     name = base64.b64decode(f"{text}=").hex()[:16]
-    return BundleSignature(f"{SIGNATURES}/{name}.sig", kind, f"SHA256:{text}")
+    return BundleSignature(f"{SIGNATURES}/{name}.sig", f"{kind} key SHA256:{text}")
 
 
 def _is_canonical(signature: bytes) -> bool:
-    """Whether no bit of the file is without a meaning."""
+    """Whether it is short, and no bit of the file is without a meaning."""
     lines = signature.decode("ascii", errors="replace").split("\n")
     try:
         body = base64.b64encode(base64.b64decode("".join(lines[1:-2]))).decode()
     except ValueError:
         return False
-    return lines == [_BEGIN, *textwrap.wrap(body, _WIDTH), _END, ""]
+    is_short = len(signature) <= _LONGEST
+    return is_short and lines == [_BEGIN, *textwrap.wrap(body, 70), _END, ""]
 
 
 def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
@@ -235,10 +226,8 @@ def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
         ValueError: a file has no keys; the message names it.
         OSError: a file cannot be read.
     """
-    files = [*([allowed] if allowed else []), *users]
-    if not files:
-        return None
     lines: list[str] = []
+    files = [*([allowed] if allowed else []), *users]
     for path in files:
         if not path.is_file():
             raise ValueError(f"{path} is no file: give public keys of signers")
@@ -250,13 +239,13 @@ def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
             )
         text = path.read_bytes().decode(errors="replace")
         found = [line.strip() for line in text.split("\n")]
-        found = [f"{user}{line}" for line in found if line and line[0] != "#"]
+        found = [f"{user}{line}\n" for line in found if line and line[0] != "#"]
         if not found or (user and _run(["-l", "-f", str(path)]).returncode):
             raise ValueError(f"{path} has no public keys")
         lines += found
     wanted = [(path.stem, path) for path in users]
     source = ", ".join(map(str, files))
-    return Signers("".join(f"{line}\n" for line in lines), wanted, source)
+    return Signers("".join(lines), wanted, source) if files else None
 
 
 def _run(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -277,8 +266,7 @@ def _run(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess
     except FileNotFoundError as error:
         raise ValueError(
             "signatures need ssh-keygen, which is not installed: install OpenSSH's "
-            "client (package openssh-client on Debian and Ubuntu, openssh-clients on "
-            "Fedora, RHEL and SUSE, openssh elsewhere)"
+            "client (package openssh-client or openssh-clients)"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ValueError(

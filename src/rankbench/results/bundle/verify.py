@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import io
 import itertools
+import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rankbench import __version__
-from rankbench.own_files import files_below, hash_files
+from rankbench.own_files import files_below, hash_file, hash_files
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
-from rankbench.results.bundle.crate import CRATE, OF_CRATE
-from rankbench.results.bundle.manifest import (
-    MANIFEST,
-    Finding,
-    check_manifest,
-    hash_file,
-    is_signature,
-    list_files,
-)
 from rankbench.results.bundle.signatures import (
     BundleSignature,
     Signers,
     check_signatures,
 )
+from rankbench.results.bundle.sums import SUMS, Finding, check_sums, is_signature
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.archive import DamagedFileError, open_folder
+from rankbench.results.read.archive import DamagedFileError, list_files, open_folder
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import MADE, write_results
 from rankbench.results.sections import METHOD
 
 # Pictures are not compared, but the csv files that they were drawn from.
 _PICTURES = (".svg", ".png")
-
 # Files for programs; the others are for readers.
 _NUMBERS = (".csv", ".json")
+
+# A browser that opens such a picture would obey it.
+_ACTIVE = re.compile(rb"<script|javascript:|<foreignobject|\son\w+\s*=", re.IGNORECASE)
+
+# Inputs of which nothing is derived.
+_UNBOUND = re.compile(r"(^|/)(code|images)/|\.(log|gz)$")
+
+_VERSION = re.compile(r"\d[\w.+-]{0,40}", re.ASCII)
 
 _MISSING = "is missing: it follows from the records"
 _TOO_MUCH = "is no part of a bundle, or of nothing that was measured"
@@ -53,16 +55,24 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        findings: all faults; none if the bundle is verified.
+        findings: all faults.
         rederived: whether its numbers were derived again and compared.
-        notes: what was not compared, and why.
+        why: why they were not, or not what shows them; "" if both were.
+        unchecked: kinds of files whose contents follow from nothing that was checked.
         signatures: all signature files of the bundle.
     """
 
-    findings: list[Finding]
+    findings: list[Finding] = field(default_factory=list)
     rederived: bool = False
-    notes: list[str] = field(default_factory=list)
+    why: str = ""
+    unchecked: list[str] = field(default_factory=list)
     signatures: list[BundleSignature] = field(default_factory=list)
+
+    def is_verified(self, *, strict: bool = False) -> bool | None:
+        """Whether the bundle is what it says; None if that could not be derived."""
+        if self.findings:
+            return False
+        return True if self.rederived and not (strict and self.why) else None
 
 
 def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
@@ -80,20 +90,24 @@ def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
     """
     try:
         with open_folder(path) as root:
-            if path.is_file() and not (root / MANIFEST).is_file():
-                return Verification([Finding(MANIFEST, "is missing")])
-            return _verify_folder(root, signers)
+            if path.is_file() and not (root / SUMS).is_file():
+                return Verification([Finding(SUMS, "is missing")])
+            return verify_folder(root, signers)
     except DamagedFileError as error:
         said = str(error).removeprefix(str(path)).removeprefix(":")
         return Verification([Finding(path.name, said.strip())])
 
 
-def _verify_folder(root: Path, signers: Signers | None) -> Verification:
-    names, odd = list_files(root)
-    if odd:
-        # A link may lead anywhere, so nothing behind it is read.
-        return Verification(odd)
-    found = Verification(check_manifest(root))
+def verify_folder(root: Path, signers: Signers | None = None) -> Verification:
+    """Find all faults of an unpacked bundle.
+
+    Raises:
+        ValueError: as `verify_bundle`.
+    """
+    names, findings = check_sums(root)
+    found = Verification(findings)
+    if not names:
+        return found
     found.signatures, faults = check_signatures(root, names, signers)
     found.findings += faults
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
@@ -124,75 +138,86 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     if not (root / "plan.json").is_file():
-        return  # The check of the manifest has reported this file.
+        return  # The check of all files has reported this one.
     plan = read_checked(root / "plan.json", "plan", version=PLAN_VERSION)
     layout = Layout(root)
     records = contents.read_records(layout, [cell["id"] for cell in plan["cells"]])
     raw = _copy_raw(root, anew, plan, records)
     about = _read_about(root)
     into.findings += _check_about(root, about, plan, records.values())
-    ended = any(record.get("ended") for record in records.values())
-    if ended and not (root / CRATE).is_file():
-        into.findings.append(Finding(CRATE, _MISSING))
-    files = {name for name in list_files(root)[0] if not is_signature(name)}
-    _rederive(root, anew, files - raw - {*OF_CRATE}, raw, about, into)
-
-
-def _rederive(
-    root: Path,
-    anew: Path,
-    derived: Set[str],
-    raw: Set[str],
-    about: Record,
-    into: Verification,
-) -> None:
-    """Make everything anew that this rankbench makes as its maker did, and compare."""
+    names = {n for n in list_files(root)[0] if n != SUMS and not is_signature(n)}
+    for name in sorted(names):
+        if name.endswith(".svg") and _ACTIVE.search((root / name).read_bytes()):
+            into.findings.append(Finding(name, "has a script, which no plot has"))
     maker = about[contents.MADE_WITH]
     version, method = maker["rankbench"], maker["method"]
-    if version != __version__ or method != METHOD:
-        # Any version of rankbench could have made a file of such a name.
-        foreign = {
-            name
-            for name in derived
-            if not any(
-                fnmatchcase(name, one) and name.count("/") == one.count("/")
-                for one in MADE
-            )
-        }
-        into.findings += [Finding(name, _TOO_MUCH) for name in sorted(foreign)]
-        derived = derived - foreign
-    if method != METHOD:
-        into.notes.append(
-            f"numbers not derived again: rankbench {version} has made them by method "
-            f"{method}, this is {__version__} with method {METHOD}: install rankbench "
-            f"{version}, or unpack {contents.CODE}, and verify with that"
-        )
-        return
-    write_results(read(Layout(anew), strict=True), draw=False)
-    made = set(list_files(anew)[0]) - raw - {*OF_CRATE}
-    if version == __version__:
-        made |= {
-            name.removesuffix(".csv") + suffix
-            for name in made
-            if name.startswith("plots/")
-            for suffix in _PICTURES
-        }
+    made: set[str] = set()
+    if method == METHOD:
+        write_results(read(Layout(anew), strict=True), draw=False)
+        into.rederived = True
+        made = set(list_files(anew)[0]) - raw
+    elif version == __version__:
+        said = f"method {method!r:.20}, but rankbench {version} has method {METHOD}"
+        into.findings.append(Finding(contents.ABOUT, said, contents.MADE_WITH))
+    derived = names - raw
+    if into.rederived and version == __version__:
+        from rankbench.results.bundle.crate import write_descriptions
+
+        drawn = {n.removesuffix(".csv") for n in made if n.startswith("plots/")}
+        pictures = {f"{name}{suffix}" for name in drawn for suffix in _PICTURES}
+        hidden = bool(about.get("anonymised"))
+        described = (names & raw) | made | pictures
+        write_descriptions(anew, described, plan, records, anonymised=hidden)
+        made = set(list_files(anew)[0]) - raw
+        ours = importlib.metadata.version("rocrate")
+        if maker.get("rocrate") != ours:
+            into.why = f"another rocrate than {ours} has made {contents.CRATE}"
+            made.discard(contents.CRATE)
+            derived.discard(contents.CRATE)
+        missing, too_much = (made | pictures) - derived, derived - made - pictures
     else:
-        into.notes.append(
-            f"presentation not compared: rankbench {version} has made it, this is "
-            f"{__version__}"
-        )
-        derived, made = (
-            {name for name in names if name.endswith(_NUMBERS)}
-            for names in (derived, made)
-        )
-    into.findings += [Finding(name, _MISSING) for name in sorted(made - derived)]
-    into.findings += [Finding(name, _TOO_MUCH) for name in sorted(derived - made)]
+        too_much = set(filter(_is_foreign, derived))
+        numbers = {n for n in derived - too_much if n.endswith(_NUMBERS)}
+        numbers.discard(contents.CRATE)
+        made = {name for name in made if name.endswith(_NUMBERS)}
+        missing = made - numbers
+        if into.rederived:
+            too_much |= numbers - made
+            into.why = f"rankbench {version} shows its numbers, this is {__version__}"
+        else:
+            into.why = (
+                f"rankbench {version} has made its numbers by method {method}, this is "
+                f"{__version__} with method {METHOD}: install rankbench {version}, or "
+                f"unpack {contents.CODE}, and verify with that"
+            )
+    into.findings += [Finding(name, _MISSING) for name in sorted(missing)]
+    into.findings += [Finding(name, _TOO_MUCH) for name in sorted(too_much)]
     for name in sorted(made & derived):
-        if not name.endswith(_PICTURES):
-            published, ours = (root / name).read_bytes(), (anew / name).read_bytes()
-            into.findings += find_differences(name, published, ours)
-    into.rederived = True
+        published, again = (root / name).read_bytes(), (anew / name).read_bytes()
+        into.findings += find_differences(name, published, again)
+    # As they were published: nothing says what must be in them.
+    free = {name for name in raw & names if _UNBOUND.search(name)}
+    if about.get("anonymised"):
+        free.add(layout.experiment.relative_to(root).as_posix())
+    into.unchecked = _group((names - made - raw) | free)
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether no version of rankbench makes a file of such a name."""
+    return not any(
+        fnmatchcase(name, one) and name.count("/") == one.count("/")
+        for one in (*MADE, contents.CITATION, contents.CRATE)
+    )
+
+
+def _group(names: Collection[str]) -> list[str]:
+    """Files in few words: `plots/*.svg (6)`."""
+    paths = map(PurePosixPath, names)
+    counts = Counter(
+        f"{path.parts[0]}/*{path.suffix}" if len(path.parts) > 1 else path.name
+        for path in paths
+    )
+    return [f"{n} ({counts[n]})" if "*" in n else n for n in sorted(counts)]
 
 
 def _copy_raw(
@@ -209,7 +234,7 @@ def _copy_raw(
     names = {path.relative_to(root).as_posix() for path in paths}
     names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
     names.add(layout.experiment.relative_to(root).as_posix())
-    return names | {contents.CITATION, contents.CODE, contents.ABOUT, MANIFEST}
+    return names | {contents.CODE, contents.ABOUT}
 
 
 def _check_about(
@@ -247,9 +272,10 @@ def _read_about(root: Path) -> Record:
     path = root / contents.ABOUT
     about: Any = read_json(path) if path.is_file() else None
     match about:
-        case {"made_with": {"rankbench": str(), "method": int()}}:
-            return dict(about)
-    expected = "expected made_with.rankbench and made_with.method"
+        case {"made_with": {"rankbench": str(version), "method": int()}}:
+            if _VERSION.fullmatch(version):
+                return dict(about)
+    expected = "expected made_with.rankbench, a version, and made_with.method"
     raise ValueError(f"{path} is damaged: {expected}")
 
 
@@ -264,66 +290,52 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
     """Lines, columns and cells that differ; none only if the bytes are the same."""
     if published == made:
         return []
+    is_table = name.endswith(".csv")
     try:
         texts = published.decode(), made.decode()
-        if name.endswith(".csv"):
-            rows = [list(csv.reader(io.StringIO(text, newline=""))) for text in texts]
-            places = _compare_rows(*rows)
-        else:
-            places = _compare_lines(*(text.splitlines() for text in texts))
+        sides: list[list[list[str]]] = [
+            list(csv.reader(io.StringIO(text, newline="")))
+            if is_table
+            else [[line] for line in text.splitlines()]
+            for text in texts
+        ]
     except (UnicodeDecodeError, csv.Error):
         return [Finding(name, "differs from the one made anew; it is no text")]
-    found: list[Finding] = []
-    for where, *sides in itertools.islice(places, _MOST):
-        if None in sides:
-            missing = sides[0] is None
-            said = "is missing" if missing else "does not follow from the records"
-            found.append(Finding(name, said, where))
-        else:
-            theirs, ours = (repr(side)[: _WIDTH + 2] for side in sides)
-            found.append(Finding(name, f"published {theirs}, made anew {ours}", where))
+    places = _compare_rows(sides[0], sides[1], "row" if is_table else "line")
+    found = [
+        Finding(name, what, where) for where, what in itertools.islice(places, _MOST)
+    ]
     # The files may differ in the kind of line ends, for example.
     return found or [Finding(name, "differs from the one made anew in white space")]
 
 
-# Where it is, and what is there in the published file and in the other; None if the
-# line is missing.
-_Difference = tuple[str, str | None, str | None]
-
-
 def _compare_rows(
-    published: Sequence[Sequence[str]], made: Sequence[Sequence[str]]
-) -> Iterator[_Difference]:
-    header = made[0] if made else []
+    published: Sequence[Sequence[str]], made: Sequence[Sequence[str]], word: str
+) -> Iterator[tuple[str, str]]:
+    """Place and kind of each difference; `difflib` takes the square of the time."""
+    header = made[0] if made and word == "row" else [""]
     key = header.index("cell") if "cell" in header else 0
     for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
-        where = f"row {number}"
+        where = f"{word} {number}"
         if left is None or right is None:
             row = ",".join(left or right or [])[:_WIDTH]
-            missing = left is None
-            yield f"{where} ({row})", None if missing else row, row if missing else None
+            what = "is missing" if left is None else "does not follow from the records"
+            yield f"{where} ({row})", what
         elif len(left) != len(right):
-            yield where, f"{len(left)} cells", f"{len(right)} cells"
+            yield where, f"published {len(left)} cells, made anew {len(right)} cells"
         else:
-            whose = f" of {right[key]}" if number > 1 else ""
+            whose = f" of {right[key]}" if word == "row" and number > 1 else ""
             for title, theirs, ours in zip(header, left, right, strict=False):
                 if theirs != ours:
-                    yield f"{where}{whose}, column {title}", theirs, ours
+                    column = f"{whose}, column {title}" if title else ""
+                    pair = (repr(_around(one, theirs, ours)) for one in (theirs, ours))
+                    yield where + column, "published {}, made anew {}".format(*pair)
 
 
-def _compare_lines(
-    published: Sequence[str], made: Sequence[str]
-) -> Iterator[_Difference]:
-    for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
-        if left is None or right is None:
-            yield f"line {number}", left, right
-        elif left != right:
-            pairs = enumerate(zip(left, right, strict=False))
-            shorter = min(len(left), len(right))
-            place = next((i for i, (a, b) in pairs if a != b), shorter)
-            start = max(0, place - _WIDTH // 3)
-            yield (
-                f"line {number}, character {place + 1}",
-                left[start : start + _WIDTH],
-                right[start : start + _WIDTH],
-            )
+def _around(text: str, theirs: str, ours: str) -> str:
+    """The part of a text where two begin to differ."""
+    pairs = enumerate(zip(theirs, ours, strict=False))
+    shorter = min(len(theirs), len(ours))
+    place = next((i for i, (a, b) in pairs if a != b), shorter)
+    start = max(0, place - _WIDTH // 3)
+    return text[start : start + _WIDTH]

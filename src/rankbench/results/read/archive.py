@@ -1,13 +1,16 @@
-"""Pack a folder into one file and back. The same files give the same bytes.
+"""Results as they lie on disk: a folder, or one file that it is packed into.
 
-An archive may come from anywhere. Unpacking writes plain files only, below the given
-folder, up to a limit of bytes.
+Both may come from anywhere. A folder is read, and written into, only if it holds
+nothing but plain files: a link leads elsewhere, and a pipe never ends. Unpacking writes
+plain files only, below the given folder, up to a limit of bytes. The same files give
+the same archive.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -19,7 +22,9 @@ import zstandard
 
 SUFFIX = ".tar.zst"
 
-MAX_BYTES = 4 * 1024**3
+# Of an unpacked bundle. Whoever trusts the author of a larger one sets the variable.
+LIMIT = "RANKBENCH_BUNDLE_MIB"
+MAX_BYTES = int(os.environ.get(LIMIT, "256")) * 1024**2
 MAX_FILES = 500_000
 
 _LEVEL, _WINDOW_LOG = 12, 26
@@ -98,8 +103,10 @@ def _plain_tar(path: Path, folder: Path) -> Iterator[IO[bytes]]:
             if size == zstandard.CONTENTSIZE_UNKNOWN:
                 raise DamagedFileError(f"{path} does not tell how much it unpacks to")
             if size > MAX_BYTES:
-                gib = MAX_BYTES / 1024**3
-                raise DamagedFileError(f"{path} unpacks to more than {gib:g} GiB")
+                raise DamagedFileError(
+                    f"{path} unpacks to {size / 1024**2:.0f} MiB, which is more than "
+                    f"{MAX_BYTES / 1024**2:g}: set {LIMIT} if you trust its author"
+                )
             frame = decompressor.decompressobj()
             while not frame.eof and (chunk := file.read(_SIP)):
                 plain.write(frame.decompress(chunk))
@@ -201,6 +208,55 @@ def is_plain_name(name: str) -> bool:
     )
 
 
+# Links that rankbench makes in a frozen copy of its code, which are never published.
+_OWN_LINK = re.compile(r"work/code/[0-9a-f]+/src/rankbench/assets/[\w.]+")
+
+
+def list_files(
+    root: Path, *, measuring: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """Sorted names of the plain files below a folder; name -> fault of other entries.
+
+    Args:
+        root: the folder. It may be a link itself.
+        measuring: whether rankbench may measure there: frozen code has links, and a
+            launch may write anything into its folder `work`, which nobody reads.
+    """
+    names, odd = [], {}
+    for folder, folders, files in os.walk(root):
+        place = Path(folder).relative_to(root)
+        if measuring and place.parts[:1] == ("records",) and "work" in folders:
+            folders.remove("work")
+        for entry in [*folders, *files]:
+            path, name = Path(folder, entry), (place / entry).as_posix()
+            if path.is_symlink() and measuring and _OWN_LINK.fullmatch(name):
+                continue
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                # A file may have gone meanwhile, if somebody measures.
+                if path.is_symlink() or path.exists():
+                    odd[name] = "is a link, a pipe or a device, not a file"
+            elif not measuring and not is_plain_name(name):
+                odd[name] = "is no name of a file in a bundle"
+            elif entry in files:
+                names.append(name)
+    return sorted(names), odd
+
+
+def refuse_links(root: Path) -> list[str]:
+    """The names of the plain files of a result folder.
+
+    Raises:
+        ValueError: something else is in it, which would lead elsewhere.
+    """
+    names, odd = list_files(root, measuring=True)
+    for name, what in odd.items():
+        raise ValueError(
+            f"{root}/{name} {what}: nothing is read or written there; put a copy of "
+            "the files in its place"
+        )
+    return names
+
+
 @contextlib.contextmanager
 def open_folder(path: Path) -> Iterator[Path]:
     """The folder of this path, or a temporary one with the contents of an archive.
@@ -230,4 +286,5 @@ def open_results(path: Path) -> Iterator[Path]:
     with open_folder(path) as root:
         if not (root / "plan.json").exists():
             raise ValueError(f"{path} has no plan.json: no experiment was run here")
+        refuse_links(root)
         yield root

@@ -33,6 +33,7 @@ from rankbench.record import (
     repeated,
     why_stale,
 )
+from rankbench.results.read.archive import refuse_links
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
 from rankbench.stopping import LaunchHistory, find_ended
@@ -126,10 +127,12 @@ def load(layout: Layout) -> Results:
     A damaged record makes the row of its cell ``stale``, and no other.
 
     Raises:
-        ValueError: there is no plan, or it is damaged; the message names it.
+        ValueError: there is no plan, or it is damaged, or there is a link; the message
+            names it.
     """
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} does not exist: no experiment was run here")
+    refuse_links(layout.root)
     value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
     plan = parse_plan(value, layout.plan)
     try:

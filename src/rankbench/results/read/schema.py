@@ -13,9 +13,11 @@ from typing import Any
 
 import fastjsonschema
 
-from rankbench.record import Record, read_versioned
+from rankbench.record import LONGEST_JSON, Record, read_versioned
 from rankbench.schema import compile_schema, load_schema
 
+# Bytes, by kind.
+_LONGEST = {"record": 4 * 1024**2}
 _SHOWN = 60  # Number of characters that are shown of a refused value.
 
 
@@ -31,7 +33,8 @@ def read_checked(path: Path, kind: str, *, version: int) -> Record:
         ValueError: it is damaged or of another version. The message names the file, the
             key and what was expected.
     """
-    value = read_versioned(path, kind, version)
+    longest = _LONGEST.get(kind, LONGEST_JSON)
+    value = read_versioned(path, kind, version, longest=longest)
     check(value, kind, path)
     return value
 
