@@ -168,17 +168,22 @@ def write_page(
     Raises:
         OSError: a file cannot be written.
     """
-    rows, plots = (
+    opening, rows, plots = (
         DocumentSection(
-            Section(name=name, title=title, reading="", order=0, make=lambda _: None),
+            Section(
+                name=name, title=title, reading="", order=order, make=lambda _: None
+            ),
             content,
             content.grids or (),
         )
-        for name, title, content in (
-            ("rows", table.title, Content(grids=[table], before=notes)),
-            ("plot", drawing.question, Content(drawings=[drawing])),
+        for order, name, title, content in (
+            (-1, "sides", title, Content(before=notes)),
+            (0, "rows", table.title, Content(grids=[table])),
+            (1, "plot", drawing.question, Content(drawings=[drawing])),
         )
     )
-    document = Document(title, names={}, shared="", table=rows, sections=[plots])
+    document = Document(
+        title, names={}, shared="", table=rows, sections=[opening, plots]
+    )
     write_atomically(path, to_html(document).encode())
     draw_plots(Layout(path.parent), [drawing])
