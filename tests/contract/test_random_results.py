@@ -261,13 +261,13 @@ def check_values(
         assert facts.rows < 2
         return
     check_rivals(facts.fastest, answer.margin)
-    for cost in facts.costs:
+    for cell, cost in facts.costs.items():
         # The plot has panels with several sizes only.
-        if row := drawn.get("cost", {}).get(cost.cell):
-            assert same(cost.device_hours, number_of(row, "device_hours"))
-        hours = int(ok[cost.cell]["devices"]) / 3600 * 1e6
-        rate = float(ok[cost.cell]["throughput"])
-        assert cost.device_hours.value == pytest.approx(hours / rate, rel=2e-3)
+        if row := drawn.get("cost", {}).get(cell):
+            assert same(cost, number_of(row, "device_hours"))
+        hours = int(ok[cell]["devices"]) / 3600 * 1e6
+        rate = float(ok[cell]["throughput"])
+        assert cost.value == pytest.approx(hours / rate, rel=2e-3)
     for one in facts.training:
         assert one.samples == int(ok[one.cell]["global_batch"])
         last = drawn["curves"][one.cell]
@@ -275,14 +275,14 @@ def check_values(
             assert one.loss
             assert one.loss[0] == pytest.approx(float(last["loss"]), rel=1e-2)
     for series in facts.scaling:
-        check_scaling(series, ok, answer.efficiency)
+        check_scaling(series, facts, ok, answer.efficiency)
     if lost := facts.lost:
-        assert lost.step_ms == float(ok[lost.cell]["step_ms"])
+        assert lost.step == pytest.approx(float(ok[lost.cell]["step_ms"]), rel=1e-3)
         assert math.isclose(
-            sum(part.value for part in lost.parts_ms.values()),
-            lost.lost_ms.value,
+            sum(part.value for part in lost.parts.values()),
+            lost.lost.value,
             rel_tol=0.02,
-            abs_tol=0.002 * lost.step_ms,
+            abs_tol=0.002 * lost.step,
         )
     for row in (row for one in facts.next for row in one.cells):
         assert row.launches - row.more == int(ok[row.cell]["launches_ok"])
@@ -321,18 +321,17 @@ def printed(ratio: Estimate) -> list[float]:
     return [float(end) for end in found.groups()[1:3]]
 
 
-def check_scaling(series: Scaling, ok: Rows, wanted: float) -> None:
-    points = sorted(series.points, key=lambda point: point.devices)
-    for point in points:
-        assert same(point.efficiency, number_of(ok[point.cell], "efficiency"))
-    several = [point for point in points if point.devices > 1]
-    places = [point.cell for point in several]
-    end = places.index(series.end) if series.end else len(places)
-    assert series.largest == (places[end - 1] if end else None)
-    for point in several[:end]:
-        assert printed(point.efficiency)[0] > wanted
+def check_scaling(series: Scaling, facts: Workload, ok: Rows, wanted: float) -> None:
+    cells = sorted(series.cells, key=lambda cell: facts.devices[cell])
+    for cell in cells:
+        assert same(facts.efficiencies[cell], number_of(ok[cell], "efficiency"))
+    several = [cell for cell in cells if facts.devices[cell] > 1]
+    end = several.index(series.end) if series.end else len(several)
+    assert series.largest == (several[end - 1] if end else None)
+    for cell in several[:end]:
+        assert printed(facts.efficiencies[cell])[0] > wanted
     if series.end and series.is_below:
-        assert printed(several[end].efficiency)[1] < wanted
+        assert printed(facts.efficiencies[series.end])[1] < wanted
 
 
 def check_words(facts: Workload, said: Mapping[str, Sequence[str]], ok: Rows) -> None:
@@ -354,10 +353,11 @@ def check_words(facts: Workload, said: Mapping[str, Sequence[str]], ok: Rows) ->
         assert f", {speedup} times {facts.names[facts.base]}" in text["BEST"]
     if "LOST" in text:
         assert facts.lost
-        assert f"of {facts.lost.step_ms:.3g} ms a step" in text["LOST"]
+        assert f"of {facts.lost.step:.3g} ms a step" in text["LOST"]
     if "COST" in text:
-        factor, unit = choose_unit(facts.costs[-1].device_hours)
-        cost = show_estimate(facts.costs[0].device_hours.scaled(factor))
+        hours, *_ = facts.costs.values()
+        factor, unit = choose_unit([*facts.costs.values()][-1])
+        cost = show_estimate(hours.scaled(factor))
         assert text["COST"].startswith(f"{cost} device-{unit} a million ")
     disturbed = sum(int(row["disturbed"] or 0) for row in ok.values())
     assert facts.measured.disturbed == disturbed

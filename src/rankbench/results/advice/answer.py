@@ -26,14 +26,10 @@ from rankbench.results.advice.choice import (
 from rankbench.results.advice.findings import (
     Answer,
     Choice,
-    Cost,
     Doubt,
-    Lost,
     Measured,
     Scaling,
-    Size,
     Training,
-    Untested,
     Without,
     Workload,
 )
@@ -112,6 +108,7 @@ def find_answer(
         source=found.source,
         margin=margin,
         efficiency=efficiency,
+        price=found.price,
         workloads=[
             _judge_workload(shown, panel, losses, margin, efficiency)
             for panel in shown.panels
@@ -165,12 +162,12 @@ def _judge_workload(
         device=_kind_of_device(panel.points[0].cell),
         rows=len(rows),
         names=names,
-        rates={name: row.numbers["throughput"] for name, row in rows.items()},
+        rates=_pick(rows, "throughput"),
         measured=_describe_launches(list(timed.values()), partial),
         base=base,
-        speedups={
-            n: r.numbers["speedup"] for n, r in rows.items() if "speedup" in r.numbers
-        },
+        devices={name: row.devices for name, row in timed.items()},
+        speedups=_pick(timed, "speedup"),
+        efficiencies=_pick(timed, "efficiency"),
     )
     kind = panel.points[0].cell.workload()
     planned = [one for one in found.rows if one.cell.workload() == kind]
@@ -189,19 +186,18 @@ def _judge_workload(
     )
     judged = (_scale(series, timed, efficiency) for series in panel.series)
     scaling = [series for series in judged if series]
-    scaling.sort(key=lambda own: best not in [point.cell for point in own.points])
-    price = found.price
+    scaling.sort(key=lambda own: best not in own.cells)
     return replace(
         facts,
         undecided=_why_undecided(fastest, rest_on, names, partial),
         fastest=fastest,
         cheapest=cheapest,
-        costs=[_cost(rows[n], price) for n in dict.fromkeys([best, cheapest.cell])],
+        costs={name: device_hours(rows[name]) for name in (best, cheapest.cell)},
         same_training=_find_same_training(rows, best, timed.get(base or "")),
         seconds=seconds,
         training=training,
         untested=_find_untested(found, planned, rows[best].cell),
-        lost=_describe_loss(losses[best]) if best in losses else None,
+        lost=losses.get(best),
         scaling=scaling,
         trust=_find_doubts([*rest_on.values()]),
         alike=_find_alike(rows),
@@ -209,6 +205,10 @@ def _judge_workload(
             timed, {"fastest": fastest, "cheapest": cheapest}, scaling, efficiency
         ),
     )
+
+
+def _pick(rows: Mapping[str, Summary], number: str) -> dict[str, Estimate]:
+    return {n: r.numbers[number] for n, r in rows.items() if number in r.numbers}
 
 
 def _rate(row: Summary) -> float:
@@ -405,7 +405,7 @@ def _compare_training(
 
 def _find_untested(
     found: ResultSet, planned: Sequence[Summary], best: Cell
-) -> Untested | None:
+) -> str | None:
     """The usual rival of the best row, on as many devices of a host, if it is missing.
 
     Args:
@@ -423,12 +423,10 @@ def _find_untested(
         return None
     block = f"strategy: {strategy}, topology: {best.topology}"
     block += f", backend: {backend}" if backend != "none" else ""
-    return Untested(
-        name=describe(replace(best, strategy=strategy, backend=backend)),
-        add=f"add `- {{{block}}}` to blocks"
-        if found.has_blocks
-        else f"add `{strategy}` to strategy",
-    )
+    name = describe(replace(best, strategy=strategy, backend=backend))
+    if found.has_blocks:
+        return f"{name}: add `- {{{block}}}` to blocks"
+    return f"{name}: add `{strategy}` to strategy"
 
 
 # --- what it costs, loses, and how far it goes ----------------------------------------
@@ -438,29 +436,6 @@ def device_hours(summary: Summary) -> Estimate:
     """Device-hours of a million samples or tokens."""
     hours = summary.numbers["throughput"].inverse().scaled(MILLION / 3600)
     return hours.scaled(summary.devices)
-
-
-def _cost(summary: Summary, price: tuple[float, str] | None) -> Cost:
-    hours = device_hours(summary)
-    return Cost(
-        cell=summary.id,
-        device_hours=hours,
-        price=hours.scaled(price[0]) if price else None,
-        currency=price[1] if price else None,
-    )
-
-
-def _describe_loss(loss: Loss) -> Lost:
-    return Lost(
-        cell=loss.cell,
-        base=loss.base,
-        step_ms=round_off(loss.step),
-        promised_ms=round_off(loss.promised),
-        lost_ms=loss.lost,
-        parts_ms=loss.parts,
-        is_separate=loss.is_separate,
-        late=loss.late,
-    )
 
 
 def _scale(
@@ -483,14 +458,7 @@ def _scale(
     above, end, is_below = find_end(several, wanted)
     return Scaling(
         series=series.name,
-        points=[
-            Size(
-                cell=point.id,
-                devices=point.devices,
-                efficiency=point.numbers["efficiency"],
-            )
-            for point in points
-        ],
+        cells=[point.id for point in points],
         largest=above[-1].id if above else None,
         end=end.id if end else None,
         is_below=is_below,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.statistics import Estimate, round_off
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.losses import Loss
 
 ANSWER_VERSION = 2
 
@@ -45,20 +48,6 @@ class Choice:
     cell: str
     recommended: str
     rivals: Sequence[Rival]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a million samples or tokens cost.
-
-    Attributes:
-        price: in `currency`, if the site has a price of a device-hour.
-    """
-
-    cell: str
-    device_hours: Estimate
-    price: Estimate | None
-    currency: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,59 +91,18 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untested:
-    """A usual rival that the experiment lacks.
-
-    Attributes:
-        name: in words.
-        add: what to add to the experiment file, and where.
-    """
-
-    name: str
-    add: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """What a step of a row takes longer than with efficiency 1, in parts.
-
-    Attributes:
-        is_separate: whether its phases separate communication from computation.
-        late: the slow rank and its phase, if most launches agree.
-    """
-
-    cell: str
-    base: str
-    step_ms: float
-    promised_ms: float
-    lost_ms: Estimate
-    parts_ms: Mapping[str, Estimate]
-    is_separate: bool
-    late: Sequence[Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """A size of a series."""
-
-    cell: str
-    devices: int
-    efficiency: Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
     """How far a series keeps its efficiency.
 
     Attributes:
-        points: all sizes, with the base on one device.
+        cells: all sizes, with the base on one device.
         largest: the cell up to which the efficiency is above the wanted one, or None.
         end: the first one that is not, or None.
         is_below: whether that one is below; else it cannot be told.
     """
 
     series: str
-    points: Sequence[Size]
+    cells: Sequence[str]
     largest: str | None
     end: str | None
     is_below: bool
@@ -199,12 +147,16 @@ class Workload:
         names: cell -> its name in words.
         rates: cell -> its throughput, of the rows that compete, the fastest first.
         base: the cell that speedups are relative to, or None.
-        speedups: cell -> its speedup.
+        devices, speedups, efficiencies: cell -> its number.
         undecided: why no row is called the best; None if one is.
         same_training: the fastest cell that has the precision and the samples of a step
             of the base, where the recommended row has not; or None.
         seconds: after which the losses of `training` are compared; None without them.
         training: of the recommended row and the base.
+        costs: cell -> device-hours of a million samples or tokens, of the recommended
+            row and the cheapest.
+        untested: a usual rival that the experiment lacks, and how to add it; or None.
+        lost: what a step of the recommended row takes longer than with efficiency 1.
         alike: sentences about settings that make no difference here.
     """
 
@@ -216,16 +168,18 @@ class Workload:
     rates: Mapping[str, Estimate]
     measured: Measured
     base: str | None = None
+    devices: Mapping[str, int]
     speedups: Mapping[str, Estimate]
+    efficiencies: Mapping[str, Estimate]
     undecided: str | None = None
     fastest: Choice | None = None
     cheapest: Choice | None = None
-    costs: Sequence[Cost] = ()
+    costs: Mapping[str, Estimate] = field(default_factory=dict)
     same_training: str | None = None
     seconds: float | None = None
     training: Sequence[Training] = ()
-    untested: Untested | None = None
-    lost: Lost | None = None
+    untested: str | None = None
+    lost: Loss | None = None
     scaling: Sequence[Scaling] = ()
     trust: Sequence[Doubt] = ()
     alike: Sequence[str] = ()
@@ -257,6 +211,7 @@ class Answer:
         source: how commands name it: its file, its override, the folder of its site.
         margin: rows that differ by less are equally good, as a share.
         efficiency: a topology is sensible if its efficiency is higher.
+        price: of a device-hour, and its currency; or None.
         workloads: by what is trained.
         without_numbers: the other rows, by reason.
     """
@@ -266,6 +221,7 @@ class Answer:
     source: Mapping[str, Any]
     margin: float
     efficiency: float
+    price: tuple[float, str] | None
     workloads: Sequence[Workload]
     without_numbers: Sequence[Without]
 
@@ -280,10 +236,10 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Estimate):
         return value.to_json()
     if dataclasses.is_dataclass(value):
-        names = (field.name for field in dataclasses.fields(value))
+        names = (one.name for one in dataclasses.fields(value))
         return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {name: to_json(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(one) for one in value]
-    return value
+    return round_off(value) if isinstance(value, float) else value

@@ -13,9 +13,7 @@ from rankbench.results.advice.choice import APART, EQUAL, FEW, LESS, UNTOLD
 from rankbench.results.advice.findings import (
     Answer,
     Choice,
-    Cost,
     NextLaunches,
-    Rival,
     Scaling,
     Without,
     Workload,
@@ -23,7 +21,6 @@ from rankbench.results.advice.findings import (
     to_json,
 )
 from rankbench.results.elements.text import Note, figures, show_estimate
-from rankbench.results.numbers.fit import MOST_LAUNCHES
 from rankbench.results.numbers.statistics import Estimate
 
 LINES, COLUMNS = 10, 100
@@ -165,7 +162,7 @@ def _say(answer: Answer) -> Iterator[_Said]:
             yield from _untested(facts)
             yield from _lost(facts)
             yield from _scales(facts, answer.efficiency)
-            yield from _cost(facts)
+            yield from _cost(facts, answer.price)
         yield from _trust(facts, reasons)
         yield from _next(answer, facts)
 
@@ -305,24 +302,23 @@ def _loss(value: float) -> str:
 
 def _untested(facts: Workload) -> Iterator[_Said]:
     if (rival := facts.untested) and not facts.undecided:
-        text = f"the usual rival, {rival.name}: {rival.add}"
-        yield _Said("UNTESTED", text)
+        yield _Said("UNTESTED", f"the usual rival, {rival}")
 
 
 def _lost(facts: Workload) -> Iterator[_Said]:
     """Where the time of a step of the best row goes."""
     lost = facts.lost
-    if lost is None or facts.undecided or (lost.lost_ms.low or 0) <= 0:
+    if lost is None or facts.undecided or (lost.lost.low or 0) <= 0:
         return
-    parts = sorted(lost.parts_ms.items(), key=lambda one: -one[1].value)
+    parts = sorted(lost.parts.items(), key=lambda one: -one[1].value)
     said = []
     for name, part in parts:
-        if part.value >= 0.05 * lost.lost_ms.value:
+        if part.value >= 0.05 * lost.lost.value:
             words = _PARTS[name][0]
             if name == "computation" and not lost.is_separate:
                 words += " or communication, which its phases do not separate"
             said.append(f"{figures(part.value, 2)} {words}")
-    step = f"{show_estimate(lost.lost_ms)} of {figures(lost.step_ms, 3)} ms a step"
+    step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
     remedy = f"try {_PARTS[parts[0][0]][1]}"
     yield _Said("LOST", f"{step}: {', '.join(said[:2])}", [remedy])
 
@@ -330,19 +326,15 @@ def _lost(facts: Workload) -> Iterator[_Said]:
 def _scales(facts: Workload, wanted: float) -> Iterator[_Said]:
     """How far the series of the best row scales, if it has more than two sizes."""
     series = next(iter(facts.scaling), None)
-    sizes = {point.devices for point in series.points} if series else ()
+    sizes = {facts.devices[cell] for cell in series.cells} if series else ()
     if series and len(sizes) > 2 and not facts.undecided:
         yield _Said("SCALES", _scale(series, facts, wanted))
 
 
 def _scale(series: Scaling, facts: Workload, wanted: float) -> str:
-    points = {point.cell: point for point in series.points}
-
     def show(cell: str) -> str:
-        point = points[cell]
-        many = f"{point.devices} {facts.device}s"
-        efficiency = replace(point.efficiency, verdict="")
-        return f"{many} ({show_estimate(efficiency)})"
+        efficiency = replace(facts.efficiencies[cell], verdict="")
+        return f"{facts.devices[cell]} {facts.device}s ({show_estimate(efficiency)})"
 
     said = []
     if series.largest:
@@ -359,31 +351,26 @@ def _scale(series: Scaling, facts: Workload, wanted: float) -> str:
     return ", ".join(said)
 
 
-def _cost(facts: Workload) -> Iterator[_Said]:
+def _cost(facts: Workload, price: tuple[float, str] | None) -> Iterator[_Said]:
     if facts.undecided:
         return
-    best, *rest = facts.costs
-    unit = facts.unit.removesuffix("/s")
-    factor, unit_of_time = choose_unit(facts.costs[-1].device_hours)
-    said = f"{_price(best, factor)} device-{unit_of_time} a million {unit}"
-    if not rest:
+    cells = list(facts.costs)
+    best, cheapest = cells[0], cells[-1]
+    factor, unit = choose_unit(facts.costs[cheapest])
+
+    def show(cell: str) -> str:
+        hours = facts.costs[cell]
+        time = str(show_estimate(hours.scaled(factor)))
+        if price is None:
+            return time
+        return f"{time} ({figures(hours.value * price[0], 3)} {price[1]})"
+
+    said = f"{show(best)} device-{unit} a million {facts.unit.removesuffix('/s')}"
+    if best == cheapest:
         yield _Said("COST", f"{said}, the cheapest")
-        return
-    (cheapest,) = rest
-    name = facts.names[cheapest.cell]
-    yield _Said("COST", f"{said}, {name} {_price(cheapest, factor)} (cheapest)")
-
-
-def show_device_time(hours: Estimate) -> str:
-    factor, unit = choose_unit(hours)
-    return f"{show_estimate(hours.scaled(factor))} device-{unit}"
-
-
-def _price(cost: Cost, factor: int) -> str:
-    time = show_estimate(cost.device_hours.scaled(factor))
-    if cost.price is None:
-        return str(time)
-    return f"{time} ({figures(cost.price.value, 3)} {cost.currency})"
+    else:
+        name = facts.names[cheapest]
+        yield _Said("COST", f"{said}, {name} {show(cheapest)} (cheapest)")
 
 
 def _trust(facts: Workload, reasons: Sequence[Without]) -> Iterator[_Said]:
@@ -454,15 +441,7 @@ def _launch(plan: NextLaunches, facts: Workload) -> str:
 
 
 def _add_details(facts: Workload, answer: Answer) -> Iterator[Note]:
-    """What the ten lines leave out: open rivals, all series, all plans."""
-    choices = {"fastest": facts.fastest, "cheapest": facts.cheapest}
-    for question, choice in choices.items():
-        if choice:
-            open_ones = (one for one in choice.rivals if one.verdict != LESS)
-            best = facts.names[choice.cell]
-            compared = [_compare(one, facts, best, question) for one in open_ones]
-            if compared:
-                yield Note(f"the {question}", " ".join(compared))
+    """What the ten lines leave out: all series, and all open questions."""
     for series in facts.scaling:
         said = _scale(series, facts, answer.efficiency)
         yield Note(f"scaling of {series.series}", f"{said}.")
@@ -474,19 +453,7 @@ def tell_next(plan: NextLaunches, facts: Workload, answer: Answer) -> Note:
     """The launches that would settle a question, their cost, and the command."""
     words = "--next", plan.settles
     command = rankbench_command("run", **answer.source, options=words)
-    cost = show_device_time(Estimate(plan.device_hours))
+    factor, unit = choose_unit(Estimate(plan.device_hours))
+    cost = f"{figures(factor * plan.device_hours, 3)} device-{unit}"
     text = f"{_launch(plan, facts)}, {cost}: {command}"
     return Note(f"to tell {_QUESTIONS[plan.settles]}", text)
-
-
-def _compare(rival: Rival, facts: Workload, best: str, question: str) -> str:
-    """A sentence about a row that may be as good as the best one."""
-    name = facts.names[rival.cell]
-    if rival.ratio is None:
-        return f"{name} was launched in other rounds than {best}."
-    of = "throughput" if question == "fastest" else "throughput of a device"
-    said = f"{name} has {show_estimate(rival.ratio)} times the {of} of {best}"
-    if rival.verdict == EQUAL:
-        return f"{said}: equal."
-    count = rival.launches or f"not even {MOST_LAUNCHES}"
-    return f"{said}: {count} launches of both would settle it."
