@@ -14,11 +14,11 @@ import pytest
 
 from factories import make_probe, make_site, read_plan_of
 from rankbench.failures import DATA, PLAN_VARIABLE, Need
+from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.project import (
     Run,
     begin,
     find_pending,
-    jobs,
     make_preview,
     open_run,
     reopen_run,
@@ -244,7 +244,7 @@ def test_a_job_that_its_partition_does_not_allow_is_named(
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(start, "find_jobs", lambda *_: {})
-    monkeypatch.setattr(jobs, "read_partitions", lambda: limits)
+    monkeypatch.setattr(SlurmJob, "limits", lambda: limits)
     monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment")
     preview = make_preview(run)
@@ -265,14 +265,14 @@ def test_a_job_that_its_partition_does_not_allow_is_named(
 )
 def test_a_site_may_name_several_partitions(tmp_path, monkeypatch, site, limit):
     limits = {"a": math.inf, "b": 14}
-    monkeypatch.setattr(jobs, "read_partitions", lambda: limits)
+    monkeypatch.setattr(SlurmJob, "limits", lambda: limits)
     run = share(tmp_path, "allocation: experiment", partition=site)
     said = make_preview(run).too_long
     assert said is None if limit is None else f"the partition {site} allows 14" in said
 
 
 def test_cells_of_different_partitions_are_in_different_jobs(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "read_partitions", lambda: {"a": 99, "b": 4, "c": 99})
+    monkeypatch.setattr(SlurmJob, "limits", lambda: {"a": 99, "b": 4, "c": 99})
     for allocation, names in (
         ("experiment", ["experiment", "b.experiment"]),
         ("topology", ["1x1", "b.1x1", "2x1", "b.2x1"]),
@@ -295,13 +295,11 @@ def test_a_partition_that_slurm_does_not_have(opened, tmp_path, monkeypatch):
     text = "name: p\nstrategy: ddp\npartition: [cpu, gpux]\n"
     (tmp_path / "p.yaml").write_text(text)
     config = {"experiment": tmp_path / "p.yaml"}
-    monkeypatch.setattr(
-        run_module, "read_partitions", lambda: {None: 1, "cpu": 1, "gpu": 1}
-    )
+    monkeypatch.setattr(SlurmJob, "limits", lambda: {None: 1, "cpu": 1, "gpu": 1})
     with pytest.raises(ValueError, match=r"p.yaml: partition: 'gpux' .* 'gpu'\?"):
         open_run(config, profile=tmp_path, write=False)
     # Slurm does not answer.
-    monkeypatch.setattr(run_module, "read_partitions", dict)
+    monkeypatch.setattr(SlurmJob, "limits", dict)
     assert len(open_run(config, profile=tmp_path, write=False).chosen) == 2
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from factories import make_spec
-from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts.base import ThisMachine
+from rankbench.launch.process import scratch
 from rankbench.launch.process.scratch import (
     NoScratch,
     main,
@@ -75,7 +75,7 @@ def test_a_full_disk(tmp_path, monkeypatch, capsys):
 
 
 def test_what_the_dead_have_left_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "has_ended", lambda job: job == "7")
+    monkeypatch.setattr(scratch, "has_ended", lambda job: job == "7")
     dead, living = folder_of(tmp_path, "7"), folder_of(tmp_path, "8")
     by_hand, foreign = folder_of(tmp_path), tmp_path / "rankbench.other.7.1"
     for folder in (dead, living, by_hand, foreign):

@@ -12,16 +12,13 @@ import pytest
 
 from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts import slurm_job_array as job_array
+from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.hosts.slurm import (
-    CellJob,
     SlurmJob,
-    has_ended,
     parse_queue,
-    read_partitions,
-    read_queue,
-    wait_for_lost_jobs,
 )
 from rankbench.launch.job.claim import Owner
+from rankbench.project.start import wait_for_lost_jobs
 
 pytestmark = pytest.mark.unit
 
@@ -71,9 +68,9 @@ def test_partitions_and_their_time_limits(tmp_path, program):
     (tmp_path / "said").write_text(PARTITIONS)
     program("scontrol", f"while read line; do echo $line; done < {tmp_path}/said")
     limits = {None: 30, "cpu": 30, "gpu": 2940, "long": math.inf}
-    assert read_partitions() == limits
+    assert SlurmJob.limits() == limits
     program("scontrol", "exit 1")
-    assert read_partitions() == {}
+    assert SlurmJob.limits() == {}
 
 
 def test_slurms_commands_start_without_the_users_filters(
@@ -83,8 +80,8 @@ def test_slurms_commands_start_without_the_users_filters(
     monkeypatch.setenv("SQUEUE_STATES", "PD")
     lines = f"7|RUNNING|node1|None|{tmp_path}|rule_job_wildcards_x_c"
     program("squeue", f"[ -n \"$SQUEUE_STATES\" ] || echo '{lines}'")
-    assert [job.id for job in read_queue("x", tmp_path, {"c": ["c"]})] == ["7"]
-    assert not has_ended("7")
+    assert [job.id for job in SlurmJob.read_queue("x", tmp_path, {"c": ["c"]})] == ["7"]
+    assert not SlurmJob.has_ended("7")
 
 
 def test_names_of_clusters_in_the_queue_are_passed_over(tmp_path):
@@ -202,11 +199,11 @@ ENDED = [
 @pytest.mark.parametrize(("script", "ended"), ENDED)
 def test_a_job_that_is_over(program, script, ended):
     program("squeue", script)
-    assert has_ended("7") == ended
+    assert SlurmJob.has_ended("7") == ended
 
 
 def test_without_slurm_no_job_is_known_to_be_over(program):
-    assert not has_ended("7")
+    assert not SlurmJob.has_ended("7")
 
 
 @pytest.mark.parametrize(("script", "ended"), ENDED)
@@ -297,7 +294,7 @@ def test_a_queue_that_does_not_answer_is_told(
         program("squeue", script)
     monkeypatch.setattr(slurm, "ASK_SECONDS", 0.2 if "sleep" in f"{script}" else 20)
     with pytest.raises(ValueError, match=complaint):
-        read_queue("x", tmp_path, {"c": ["c"]})
+        SlurmJob.read_queue("x", tmp_path, {"c": ["c"]})
 
 
 def test_waiting_goes_on_until_no_job_is_left():

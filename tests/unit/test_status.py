@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from factories import make_record, read_plan_of
-from rankbench.launch.hosts.slurm import CellJob
+from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.job.requests import make_request, read_request
 from rankbench.plan import Plan

@@ -14,7 +14,7 @@ from rankbench.commands._execute import execute
 from rankbench.commands._options import OK, command, print_result
 from rankbench.commands.compare import print_comparison, read_share
 from rankbench.invocation import shown
-from rankbench.launch.hosts.slurm import read_partitions
+from rankbench.launch.hosts.base import hosts_of
 from rankbench.matrix.site import read_site
 from rankbench.project import Run, make_preview
 from rankbench.record import Layout, read_json
@@ -93,7 +93,7 @@ def _find_lacking(arguments: argparse.Namespace, root: Path) -> set[str]:
     site = read_site(find_profile(arguments) / "site.yaml")
     if not scheduler_of(site).has_queue:
         return {"partition", "allocation"}
-    return set() if partitions <= read_partitions().keys() else {"partition"}
+    return set() if partitions <= hosts_of(site).limits().keys() else {"partition"}
 
 
 def _plan(

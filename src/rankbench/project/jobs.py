@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import DATA, IMAGE, Need, find_needs
-from rankbench.launch.hosts.slurm import read_partitions
+from rankbench.launch.hosts.base import Resources, hosts_of
 from rankbench.launch.hosts.slurm_resources import (
-    Resources,
     check_resources,
     job_resources,
     job_seconds,
@@ -211,7 +210,7 @@ def why_too_long(run: Run) -> str | None:
     site = run.plan.site
     if not scheduler_of(site).has_queue:
         return None
-    limits = read_partitions()
+    limits = hosts_of(site).limits()
     asked = {name: resources_of(run, name) for name in jobs_of(run)}
     for name in sorted(asked, key=lambda name: -int(asked[name]["runtime"])):
         minutes, partition = asked[name]["runtime"], asked[name].get("slurm_partition")

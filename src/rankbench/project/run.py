@@ -16,8 +16,7 @@ from rankbench.cell import AUTO, PROGRAMS
 from rankbench.environ import keep_job, physical_cores
 from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
-from rankbench.launch.hosts.slurm import read_partitions
-from rankbench.launch.hosts.slurm_resources import Resources
+from rankbench.launch.hosts.base import Resources, hosts_of
 from rankbench.launch.images.store import (
     NO_LOCKS,
     Image,
@@ -287,7 +286,8 @@ def _check_partitions(site: Site, experiment: Experiment) -> None:
     named = {cell.partition for cell in experiment.cells.values()} - {None}
     if not named or not SCHEDULERS[site.scheduler].has_queue:
         return
-    known = sorted(map(str, read_partitions().keys() - {None}))
+    limits = hosts_of(site.to_dict()).limits()
+    known = sorted(map(str, limits.keys() - {None}))
     for name in sorted(map(str, named)):
         if known and name not in known:
             raise ValueError(

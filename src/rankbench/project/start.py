@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
-from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
+from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.launch.job.requests import make_request
@@ -28,6 +30,8 @@ from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
+
+_TELL_SECONDS = 60.0
 
 # Variable with the id of the process that has begun the run of its child.
 BEGUN = "RANKBENCH_BEGUN"
@@ -140,3 +144,45 @@ def check_scheduler(run: Run) -> None:
             f"this one has {here}: one table must not mix them. Name another folder "
             "(results_dir in site.yaml)"
         )
+
+
+def wait_for_lost_jobs(
+    look: Callable[[], Sequence[CellJob]],
+    *,
+    say: Callable[[str], None],
+    every: float = 5.0,
+) -> bool:
+    """Wait for the jobs of an earlier session, which go on without it.
+
+    Args:
+        look: finds those that are left.
+        say: gets lines of progress.
+        every: seconds between two looks.
+
+    Returns:
+        Whether there were any.
+    """
+    jobs, told = look(), 0.0
+    if not jobs:
+        return False
+    ids = {job.id for job in jobs}
+    say(
+        f"{len(ids)} jobs of an earlier run are still in the queue. This run waits "
+        "for them, and then measures what is missing (scancel ends them sooner):"
+    )
+    while jobs:
+        if time.monotonic() - told > _TELL_SECONDS:
+            for job in jobs:
+                say(f"  {job.cell}  {job.describe()}")
+            told = time.monotonic()
+        time.sleep(every)
+        try:
+            left = look()
+        except ValueError as error:
+            say(f"  {error}")
+            continue
+        for job in jobs:
+            if job.id not in {other.id for other in left}:
+                say(f"  {job.cell}  job {job.id} has ended, {len(left)} left")
+        jobs = left
+    return True

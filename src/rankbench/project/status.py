@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
-from rankbench.launch.hosts.slurm import CellJob, read_queue
+from rankbench.launch.hosts.base import CellJob, hosts_of
 from rankbench.launch.job.claim import open_claims, read_owner
 from rankbench.launch.job.requests import read_request
 from rankbench.plan import Plan, PlannedCell
@@ -24,7 +24,6 @@ from rankbench.record import (
     read_json,
     why_stale,
 )
-from rankbench.schedulers import scheduler_of
 
 # Words for sets of cells in `rerun=`. No cell id equals one, since ids have dots.
 RERUN_WORDS: Mapping[str, Sequence[str]] = {"failed": FAILURES, "stale": ("stale",)}
@@ -143,16 +142,17 @@ def why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
 
 
 def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
-    """Return the jobs in Slurm's queue by their cells; {} without a queue.
+    """Return the jobs in the queue by their cells; {} without a queue.
 
     Raises:
-        ValueError: Slurm does not answer.
+        ValueError: the scheduler does not answer.
     """
-    if not scheduler_of(plan.site).has_queue:
-        return {}
     agenda = read_json(layout.agenda) if layout.agenda.exists() else {}
     cells = {name: job["cells"] for name, job in agenda.get("jobs", {}).items()}
-    return {job.cell: job for job in read_queue(plan.name, folder, cells)}
+    return {
+        job.cell: job
+        for job in hosts_of(plan.site).read_queue(plan.name, folder, cells)
+    }
 
 
 def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:

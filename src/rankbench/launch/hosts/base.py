@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from rankbench.environ import job_id
 from rankbench.launch.hosts.ssh_agent import take_lock
 from rankbench.record import first_line
-from rankbench.schedulers import scheduler_of
+from rankbench.schedulers import SCHEDULERS, Scheduler, scheduler_of
 
 # Ranks of a launch meet at a port of this range, below the one from which the kernel
 # chooses (32768 and above).
@@ -78,6 +78,54 @@ class Step:
     mpi: bool = False
     shares_cores: bool = False
     first_host_only: bool = False
+
+
+# By the names of Snakemake and its plugin.
+Resources = dict[str, int | str]
+
+
+class Asked(NamedTuple):
+    """What a job asks a scheduler for.
+
+    Attributes:
+        gpus: of each host.
+        seconds: how long it may take.
+        cores: of each host; None for all.
+        partition: None for that of the site.
+    """
+
+    nodes: int
+    tasks_per_node: int
+    gpus: int
+    seconds: float
+    cores: int | None = None
+    partition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellJob:
+    """A job in the queue.
+
+    Attributes:
+        id: its number.
+        cell: id of the cell that it measures.
+        state: in the scheduler's word, such as ``PENDING`` or ``RUNNING``.
+        hosts: as it shortens them; empty while it is queued.
+        why: why it is still queued, in its word.
+    """
+
+    id: str
+    cell: str
+    state: str
+    hosts: str
+    why: str
+
+    def describe(self) -> str:
+        """In words, such as `job 12 queued (Resources)`."""
+        if self.hosts:
+            return f"job {self.id} {self.state.lower()} on {self.hosts}"
+        what = "queued" if self.state == "PENDING" else self.state.lower()
+        return f"job {self.id} {what} ({self.why})"
 
 
 class Hosts(ABC):
@@ -198,6 +246,45 @@ class Hosts(ABC):
         """
         return
 
+    @classmethod
+    def has_ended(cls, job: str) -> bool:
+        """Return whether a job has ended; False if the scheduler does not answer."""
+        return False
+
+    @classmethod
+    def resources(cls, site: Mapping[str, Any], asked: Asked) -> Resources:
+        """Return the resources that Snakemake asks for; without a queue, no memory."""
+        return {"mem_mb": 0}
+
+    @classmethod
+    def limits(cls) -> dict[str | None, float]:
+        """Return the longest time limit of each partition's jobs, in minutes.
+
+        Returns:
+            Infinite if there is none. The default partition stands also under None.
+            Empty if the scheduler has none or does not answer.
+        """
+        return {}
+
+    @classmethod
+    def read_queue(
+        cls, experiment: str, folder: Path, jobs: Mapping[str, Sequence[str]]
+    ) -> list[CellJob]:
+        """This user's jobs for cells of an experiment that wait or run.
+
+        Args:
+            experiment: its name.
+            folder: the project that Snakemake runs in.
+            jobs: name of a job -> ids of the cells that it measures.
+
+        Returns:
+            For each cell its job; the job of several cells once for each.
+
+        Raises:
+            ValueError: the scheduler does not answer.
+        """
+        return []
+
     def why_ended(self) -> str | None:
         """Return why the hosts are taken away.
 
@@ -238,7 +325,17 @@ class ThisMachine(Hosts):
 
 def hosts_of(site: Mapping[str, Any]) -> type[Hosts]:
     """Return the class of a site's hosts; its `open` gives them to a job."""
-    module, _, name = scheduler_of(site).hosts.partition(":")
+    return _load(scheduler_of(site))
+
+
+def has_ended(job: str) -> bool:
+    """Return whether the scheduler that knows a job says that it has ended."""
+    queues = (each for each in SCHEDULERS.values() if each.has_queue)
+    return any(_load(scheduler).has_ended(job) for scheduler in queues)
+
+
+def _load(scheduler: Scheduler) -> type[Hosts]:
+    module, _, name = scheduler.hosts.partition(":")
     found: type[Hosts] = getattr(import_module(f"{__package__}.{module}"), name)
     return found
 

@@ -7,13 +7,21 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rankbench.environ import for_slurm, for_srun, host_name, read_job
-from rankbench.launch.hosts.base import Hosts, Step, choose_port, run_to_end
+from rankbench.launch.hosts.base import (
+    Asked,
+    CellJob,
+    Hosts,
+    Resources,
+    Step,
+    choose_port,
+    run_to_end,
+)
 
 ASK_SECONDS = 30.0
 STEP_GONE_AFTER = 60.0  # seconds
@@ -143,15 +151,38 @@ class SlurmJob(Hosts):
         lost = re.search(r"^(\S+) (?:down\S*|\S+\*)$", said, re.MULTILINE)
         return lost[1] if lost else None
 
+    @classmethod
+    def has_ended(cls, job: str) -> bool:
+        try:
+            said = ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+            return not said.strip()
+        except ValueError as error:
+            # Slurm has forgotten the job, or never knew it.
+            return "Invalid job id" in str(error)
 
-def has_ended(job: str) -> bool:
-    """Whether Slurm knows that a job has ended; False if it does not answer."""
-    try:
-        said = ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%T")
-        return not said.strip()
-    except ValueError as error:
-        # Slurm has forgotten the job, or never knew it.
-        return "Invalid job id" in str(error)
+    @classmethod
+    def resources(cls, site: Mapping[str, Any], asked: Asked) -> Resources:
+        from rankbench.launch.hosts.slurm_resources import ask_slurm_for
+
+        return ask_slurm_for(site, asked)
+
+    @classmethod
+    def limits(cls) -> dict[str | None, float]:
+        said = try_slurm("scontrol", "--oneliner", "show", "partition", timeout=10.0)
+        limits: dict[str | None, float] = {}
+        for partition in parse_lines(said or "", "PartitionName"):
+            limit = minutes_of(partition.get("MaxTime", ""))
+            limits[partition["PartitionName"]] = limit
+            if partition.get("Default") == "YES":
+                limits[None] = limit
+        return limits
+
+    @classmethod
+    def read_queue(
+        cls, experiment: str, folder: Path, jobs: Mapping[str, Sequence[str]]
+    ) -> list[CellJob]:
+        said = ask_slurm("squeue", "--me", "--noheader", f"--format={_FORMAT}")
+        return parse_queue(said, experiment, os.path.realpath(folder), jobs)
 
 
 def try_slurm(*command: str, timeout: float | None = None) -> str | None:
@@ -192,23 +223,6 @@ def ask_slurm(*command: str, timeout: float | None = None) -> str:
     return done.stdout
 
 
-def read_partitions() -> dict[str | None, float]:
-    """Return the longest time limit of each partition's jobs, in minutes.
-
-    Returns:
-        Infinite if there is none. The default partition stands also under None. Empty
-        if Slurm does not answer.
-    """
-    said = try_slurm("scontrol", "--oneliner", "show", "partition", timeout=10.0)
-    limits: dict[str | None, float] = {}
-    for partition in parse_lines(said or "", "PartitionName"):
-        limit = minutes_of(partition.get("MaxTime", ""))
-        limits[partition["PartitionName"]] = limit
-        if partition.get("Default") == "YES":
-            limits[None] = limit
-    return limits
-
-
 def parse_lines(said: str, first: str) -> list[dict[str, str]]:
     """The fields of each line of ``scontrol --oneliner show``.
 
@@ -242,54 +256,6 @@ def comment_of(experiment: str, job: str) -> str:
 
 
 _FORMAT = "%i|%T|%N|%r|%Z|%k"
-_TELL_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class CellJob:
-    """A job in the queue.
-
-    Attributes:
-        id: its number.
-        cell: id of the cell that it measures.
-        state: in Slurm's word, such as ``PENDING`` or ``RUNNING``.
-        hosts: as Slurm shortens them; empty while it is queued.
-        why: why it is still queued, in Slurm's word.
-    """
-
-    id: str
-    cell: str
-    state: str
-    hosts: str
-    why: str
-
-    def describe(self) -> str:
-        """In words, such as `job 12 queued (Resources)`."""
-        if self.hosts:
-            return f"job {self.id} {self.state.lower()} on {self.hosts}"
-        what = "queued" if self.state == "PENDING" else self.state.lower()
-        return f"job {self.id} {what} ({self.why})"
-
-
-def read_queue(
-    experiment: str, folder: Path, jobs: Mapping[str, Sequence[str]]
-) -> list[CellJob]:
-    """This user's jobs for cells of an experiment, as Slurm has them in its queue.
-
-    Args:
-        experiment: its name.
-        folder: the project that Snakemake runs in.
-        jobs: name of a job -> ids of the cells that it measures.
-
-    Returns:
-        For each cell its job; the job of several cells once for each.
-
-    Raises:
-        ValueError: Slurm does not answer.
-    """
-    said = ask_slurm("squeue", "--me", "--noheader", f"--format={_FORMAT}")
-    place = os.path.realpath(folder)
-    return parse_queue(said, experiment, place, jobs)
 
 
 def parse_queue(
@@ -306,45 +272,3 @@ def parse_queue(
             for cell in of.get(comment.strip(), ()):
                 found.append(CellJob(job, cell, state, hosts, why))
     return found
-
-
-def wait_for_lost_jobs(
-    look: Callable[[], Sequence[CellJob]],
-    *,
-    say: Callable[[str], None],
-    every: float = 5.0,
-) -> bool:
-    """Wait for the jobs of an earlier session, which go on without it.
-
-    Args:
-        look: finds those that are left.
-        say: gets lines of progress.
-        every: seconds between two looks.
-
-    Returns:
-        Whether there were any.
-    """
-    jobs, told = look(), 0.0
-    if not jobs:
-        return False
-    ids = {job.id for job in jobs}
-    say(
-        f"{len(ids)} jobs of an earlier run are still in the queue. This run waits "
-        "for them, and then measures what is missing (scancel ends them sooner):"
-    )
-    while jobs:
-        if time.monotonic() - told > _TELL_SECONDS:
-            for job in jobs:
-                say(f"  {job.cell}  {job.describe()}")
-            told = time.monotonic()
-        time.sleep(every)
-        try:
-            left = look()
-        except ValueError as error:
-            say(f"  {error}")
-            continue
-        for job in jobs:
-            if job.id not in {other.id for other in left}:
-                say(f"  {job.cell}  job {job.id} has ended, {len(left)} left")
-        jobs = left
-    return True

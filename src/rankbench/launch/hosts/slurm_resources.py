@@ -8,18 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.launch.hosts.base import Asked, Resources, hosts_of
 from rankbench.launch.hosts.slurm import comment_of
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.plan import Plan, PlannedCell
-from rankbench.schedulers import scheduler_of
 
 # Seconds in addition to the launches: two starts of Snakemake, checking the image, the
 # summary.
 OVERHEAD = 180.0  # seconds
 # The time limit allows for a launch that takes this many times the mean.
 MARGIN = 1.5
-
-Resources = dict[str, int | str]
 
 
 def job_resources(
@@ -42,40 +40,35 @@ def job_resources(
     gpus = max(_gpus(cell, site) for cell, _ in cells)
     cores = max(_cores(cell, site) for cell, _ in cells)
     partition = cells[0][0].partition
-    return _ask(site, nodes, tasks, gpus, seconds, cores=cores, partition=partition)
+    asked = Asked(nodes, tasks, gpus, seconds, cores, partition)
+    return hosts_of(site).resources(site, asked)
 
 
 def check_resources(site: Mapping[str, Any]) -> Resources:
     """The resources of the job that looks at all hosts of a site, as a cell would."""
-    return _ask(site, site["nodes"], 1, site["cuda_devices"], OVERHEAD)
+    asked = Asked(site["nodes"], 1, site["cuda_devices"], OVERHEAD)
+    return hosts_of(site).resources(site, asked)
 
 
-def _ask(
-    site: Mapping[str, Any],
-    nodes: int,
-    tasks_per_node: int,
-    gpus: int,
-    seconds: float,
-    *,
-    cores: int | None = None,
-    partition: str | None = None,
-) -> Resources:
-    if not scheduler_of(site).has_queue:
-        return {"mem_mb": 0}
-    tasks = nodes * tasks_per_node
-    options = [f"--ntasks-per-node={tasks_per_node}", *_options(site, gpus)]
+def ask_slurm_for(site: Mapping[str, Any], wanted: Asked) -> Resources:
+    """What `SlurmJob.resources` returns."""
+    tasks = wanted.nodes * wanted.tasks_per_node
+    per_node = f"--ntasks-per-node={wanted.tasks_per_node}"
+    options = [per_node, *_options(site, wanted.gpus)]
     asked: dict[str, int | str | None] = {
-        "nodes": nodes,
+        "nodes": wanted.nodes,
         "tasks": tasks,
-        "cpus_per_task": max(1, (cores or site["cores"]) // tasks_per_node),
+        "cpus_per_task": max(
+            1, (wanted.cores or site["cores"]) // wanted.tasks_per_node
+        ),
         # 0 requests no memory: Snakemake needs a number.
         "mem_mb": site["memory"] or 0,
-        "runtime": math.ceil(seconds / 60),
+        "runtime": math.ceil(wanted.seconds / 60),
         # With this resource, the plugin does not start the supervisor by srun, so that
         # the supervisor can start steps itself. With one task the plugin refuses a
         # value.
         "mpi": "srun" if tasks > 1 else "",
-        "slurm_partition": partition or site["partition"],
+        "slurm_partition": wanted.partition or site["partition"],
         "slurm_account": site["account"],
         "qos": site["qos"],
         # Not `slurm_extra` and `gres`: the plugin refuses options and types of GPUs
@@ -111,7 +104,8 @@ def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
     limit = start_within + experiment["time_limit"]
     seconds = job_seconds([(1, None)], time_limit=limit)
     gpus, cores = _gpus(cell, site), _cores(cell, site)
-    asked = _ask(site, 1, 1, gpus, seconds, cores=cores, partition=cell.partition)
+    wanted = Asked(1, 1, gpus, seconds, cores, cell.partition)
+    asked = ask_slurm_for(site, wanted)
     values = {
         "--nodes": 1,
         "--ntasks": 1,

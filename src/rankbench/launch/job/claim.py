@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from rankbench.environ import job_id, read_stat
+from rankbench.launch.hosts.base import has_ended
 from rankbench.record import numbered, read_json, write_json
 
 HEARTBEAT = "work/heartbeat"
@@ -47,11 +48,8 @@ class Owner:
                 return False
             # The start time distinguishes it from a later process with the same id.
             return _start_ticks(self.pid) == self.started
-        if self.job_id is not None:
-            from rankbench.launch.hosts.slurm import has_ended
-
-            if has_ended(self.job_id):
-                return False
+        if self.job_id is not None and has_ended(self.job_id):
+            return False
         try:
             beat = (directory / HEARTBEAT).stat().st_mtime
         except FileNotFoundError:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankbench.environ import without_job
-from rankbench.launch.hosts.base import Hosts, Step, run_to_end
+from rankbench.launch.hosts.base import Hosts, Step, has_ended, run_to_end
 from rankbench.launch_spec import LaunchSpec
 from rankbench.record import first_line
 
@@ -90,14 +90,12 @@ def make(folder: Path) -> None:
     Raises:
         OSError: it cannot be made, or nothing fits in.
     """
-    from rankbench.launch.hosts import slurm
-
     job = folder.name.split(".")[2]
     for other in folder.parent.glob(f"{_MINE}*"):
         its_job = other.name.split(".")[2]
         # The job or the supervisor was killed. Without Slurm, only one measurement runs
         # at a time.
-        if job == _NO_JOB if its_job == _NO_JOB else slurm.has_ended(its_job):
+        if job == _NO_JOB if its_job == _NO_JOB else has_ended(its_job):
             shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(mode=0o700)
     probe = folder / "probe"
