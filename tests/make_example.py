@@ -1,8 +1,8 @@
-"""Makes published examples anew: docs/example with README's answer, and the gallery's.
+"""Makes published examples anew: docs/example, README's answer, method.md's bracket.
 
     python tests/make_example.py                     run config.yaml first
     python tests/make_example.py results/quickstart  of a run that is there
-    python tests/make_example.py --readme            README alone, of docs/example
+    python tests/make_example.py --readme            both pages alone, of docs/example
     python tests/make_example.py --name two-hosts    of docs/gallery.md
 
 `make example` calls it. The screenshot needs Chromium and its driver; as root also the
@@ -21,17 +21,20 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bracket import show
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.words import in_brief, to_lines
 from rankbench.results.bundle.publish import publish
 from rankbench.results.bundle.verify import verify_bundle
 from rankbench.results.bundle.write import write_bundle
+from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.result_set import read
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results/quickstart"
 EXAMPLE, README = ROOT / "docs/example", ROOT / "README.md"
+METHOD = ROOT / "docs/method.md"
 SCREENSHOT = ROOT / "docs/screenshot.png"
 WIDTH, HEIGHT = 1280, 1500
 GALLERY = ROOT / "docs/gallery.md"
@@ -45,9 +48,23 @@ def make_answer(example: Path = EXAMPLE) -> list[str]:
     return ["```text", *lines, "```"]
 
 
-def fill(text: str, lines: list[str]) -> str:
-    """A page with this answer between its comments."""
-    start, end = "<!-- answer -->\n", "<!-- /answer -->"
+def make_bracket(example: Path = EXAMPLE) -> list[str]:
+    """Lines that work out the speedup of the first row that has one."""
+    rows = [one for one in read(Layout(example)).rows if one.measures]
+    launches = {
+        one.id: {int(launch.turn[1]): launch.throughput for launch in one.measures}
+        for one in rows
+    }
+    base = next(one.speedup_base for one in rows if one.speedup_base)
+    row = next(one for one in rows if one.id != base.id)
+    pairs = {(one.id, own.id) for one in rows for own in one.bases if own.id != one.id}
+    said = str(show_estimate(row.numbers["speedup"]))
+    return show(launches, row.id, base.id, len(pairs), said)
+
+
+def fill(text: str, lines: list[str], name: str = "answer") -> str:
+    """A page with these lines between its comments."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     before, found, rest = text.partition(start)
     assert found, f"the page has no {start}"
     after = rest.partition(end)[2]
@@ -137,7 +154,9 @@ def take_screenshot(programs: tuple[str, str], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("results", type=Path, nargs="?", help="of a run that is there")
-    parser.add_argument("--readme", action="store_true", help="write README alone")
+    parser.add_argument(
+        "--readme", action="store_true", help="write README and docs/method.md alone"
+    )
     parser.add_argument("--name", choices=RATES, help="an example of the gallery")
     arguments = parser.parse_args()
     if arguments.name:
@@ -156,6 +175,7 @@ def main() -> None:
             Path(name).chmod(0o1777)
             take_screenshot(programs, Path(name))
     README.write_text(fill(README.read_text(), make_answer()))
+    METHOD.write_text(fill(METHOD.read_text(), make_bracket(), "bracket"))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rankbench.results.numbers.summary import UNPAIRED, Summary
 LESS, EQUAL, UNTOLD, FEW, APART = "less", "equal", "untold", "few", "apart"
 
 # The best row is not named if another may be better by more than this share.
-_TOO_NOISY = 0.2
+_TOO_NOISY = 0.25
 
 
 def choose(
