@@ -92,6 +92,11 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     return Place(rank, size, local_rank, local_size, host)
 
 
+def is_task(ranks: int, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether each of so many ranks is a task of one Slurm step."""
+    return environ.get("SLURM_STEP_NUM_TASKS") == str(ranks)
+
+
 # Variables of torchrun by which a script knows that it has been launched.
 _OF_TORCHRUN = ("TORCHELASTIC_", "GROUP_", "ROLE_", "MASTER_")
 # What `forget_place` has taken away; set once it was given back.

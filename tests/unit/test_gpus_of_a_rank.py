@@ -73,6 +73,15 @@ def test_too_few_gpus_are_refused(monkeypatch, present, oversubscribe):
         choose_devices(cell, make_shape(2), 1)
 
 
+def test_a_task_that_sees_its_own_gpus_takes_them(monkeypatch):
+    """As by ``--gpu-bind=single:1``. Ranks that torchrun starts share one task."""
+    find_gpus(monkeypatch, 1)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert choose_devices(make_cell(device="cuda"), make_shape(2), 1) == GPUS[:1]
+    with pytest.raises(RuntimeError, match="GPU 1, but torch finds 1"):
+        choose_devices(make_cell(device="cuda"), make_shape(4), 1)
+
+
 def test_ranks_share_gpus_only_if_the_cell_allows_it(monkeypatch):
     find_gpus(monkeypatch, 1)
     cell = make_cell(device="cuda", oversubscribe=True)

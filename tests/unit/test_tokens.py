@@ -9,6 +9,7 @@ from torch import nn
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.own import describe_library_model
+from rankbench.rank.data import tokens
 from rankbench.rank.data.tokens import SHAPE, generate
 from rankbench.rank.models import find_parts
 from rankbench.rank.training.recipe import make_loss
@@ -56,6 +57,17 @@ def test_tokens_have_the_frequencies_of_words_and_a_habit():
     assert counts[0] / len(ids) == pytest.approx(1 / 6.82, rel=0.2)
     after = ids[:, 1:][ids[:, :-1] == 0]
     assert 0.45 < torch.bincount(after).max() / len(after) < 0.8
+
+
+def test_a_long_sequence_goes_on_with_those_that_follow(monkeypatch):
+    monkeypatch.setattr(tokens, "_DRAWN", 8)
+    plain, long = (generate(0, context=length) for length in (8, 20))
+    for short, found in ((plain.train, long.train), (plain.test, long.test)):
+        assert found.shape == (len(short), 21)
+        assert (found[:, :8] == short[:, :8]).all()
+        assert (found[:-1, 8:] == found[1:, :13]).all()
+        # The last one goes on with the first.
+        assert (found[-1, 8:16] == short[0, :8]).all()
 
 
 def test_parts_of_a_model_are_the_blocks_in_its_lists():

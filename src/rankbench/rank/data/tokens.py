@@ -9,7 +9,7 @@ from rankbench.rank.data._tokens import TokenArrays
 SHAPE = {
     "vocabulary": 512,
     "context": 128,
-    "longest_context": 16384,
+    "longest_context": 131072,
     "train": 2048,
     "test": 256,
 }
@@ -17,6 +17,10 @@ PREPARED = False
 
 # Fraction of tokens that are the favourite successor of the token before.
 _HABIT = 0.5
+
+# Tokens that are drawn for each sequence; a longer one goes on with those of the
+# sequences that follow.
+_DRAWN = 16384
 
 
 def generate(seed: int, *, context: int = SHAPE["context"]) -> TokenArrays:
@@ -38,9 +42,21 @@ def generate(seed: int, *, context: int = SHAPE["context"]) -> TokenArrays:
         return found.astype(np.int32)
 
     favourite = draw(vocabulary)
-    ids = draw((SHAPE["train"] + SHAPE["test"], context + 1))
+    length = min(context, _DRAWN)
+    ids = draw((SHAPE["train"] + SHAPE["test"], length + 1))
     follows = rng.random(ids.shape, np.float32) < _HABIT
-    for position in range(1, context + 1):
+    for position in range(1, length + 1):
         habit = favourite[ids[:, position - 1]]
         ids[:, position] = np.where(follows[:, position], habit, ids[:, position])
-    return TokenArrays(train=ids[: SHAPE["train"]], test=ids[SHAPE["train"] :])
+    parts = ids[: SHAPE["train"]], ids[SHAPE["train"] :]
+    if context > length:
+        parts = _lengthen(parts[0], context), _lengthen(parts[1], context)
+    return TokenArrays(train=parts[0], test=parts[1])
+
+
+def _lengthen(ids: np.ndarray, context: int) -> np.ndarray:
+    """As many sequences of `context` + 1 tokens, which overlap, without a copy."""
+    stream = ids[:, :-1].ravel()
+    stream = np.concatenate([stream, stream[: context + 1]])
+    windows = np.lib.stride_tricks.sliding_window_view(stream, context + 1)
+    return windows[: len(ids) * (ids.shape[1] - 1) : ids.shape[1] - 1]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from rankbench.cell import Cell, Shape
+from rankbench.environ import is_task
 from rankbench.rank.world import Runtime
 
 
@@ -24,6 +25,8 @@ def choose_devices(
         return (torch.device("cpu"),) * shape.devices_per_rank
     present = torch.cuda.device_count()
     first = local_rank * shape.devices_per_rank
+    if present == shape.devices_per_rank and is_task(shape.ranks):
+        first = 0  # Slurm has bound the task to its own GPUs.
     last = first + shape.devices_per_rank - 1
     if not present or (last >= present and not cell.oversubscribe):
         shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special  # scipy.stats takes half a second to import.
 
 CONFIDENCE = 0.95
 
@@ -146,6 +145,9 @@ def satterthwaite(
 
 def quantile_of_t(share: float, freedom: float) -> float:
     """The value that so large a share of Student's t distribution is below."""
+    # It takes long to import. A GPU's first minutes pass without it: see tests/gpu.
+    from scipy import special
+
     return float(special.stdtrit(freedom, share))
 
 
