@@ -18,6 +18,7 @@ from rankbench.results.compare import (
     Side,
     compare,
     describe,
+    encode_baseline,
     read_side,
     to_json,
 )
@@ -527,6 +528,26 @@ def test_a_disturbed_launch_is_in_no_number(tmp_path, cli):
     assert " 804.7 samples/s (7 of 8)" in line
 
 
+@pytest.fixture(scope="module")
+def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("odd")
+    (root / "file.txt").write_text("text")
+    (root / "file.json").write_text('{"plan": 1}')
+    (root / "broken.json").write_text('{"schema": 1, "cells": {"a": {}}}')
+    write_run(root / "old", 800)
+    write_run(root / "twin", 801)
+    write_run(root / "other", 0, 800)
+    write_plan(root / "empty", [SINGLE])
+    write_run(root / "odd", 800, started="2026-01-01T00:00:01 and more")
+    nan = [float("nan")]
+    for name, key, first in (("nan", "throughput", nan), ("untimed", "started", [])):
+        path = root / f"{name}.json"
+        path.write_bytes(encode_baseline(read_side(root / "old")))
+        with edited(path) as stored:
+            stored["cells"][SINGLE["id"]][key][0:1] = first
+    return root
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -550,20 +571,7 @@ def test_a_disturbed_launch_is_in_no_number(tmp_path, cli):
         (["old", "other"], "no cell in common"),
     ],
 )
-def test_bad_input_is_said_in_words(tmp_path, monkeypatch, cli, arguments, says):
-    monkeypatch.chdir(tmp_path)
-    Path("file.txt").write_text("text")
-    Path("file.json").write_text('{"plan": 1}')
-    Path("broken.json").write_text('{"schema": 1, "cells": {"a": {}}}')
-    write_run(Path("old"), 800)
-    write_run(Path("twin"), 801)
-    write_run(Path("other"), 0, 800)
-    write_plan(Path("empty"), [SINGLE])
-    write_run(Path("odd"), 800, started="2026-01-01T00:00:01 and more")
-    nan = [float("nan")]
-    for name, key, first in (("nan", "throughput", nan), ("untimed", "started", [])):
-        cli("compare", "old", "--save-baseline", f"{name}.json")
-        with edited(Path(f"{name}.json")) as stored:
-            stored["cells"][SINGLE["id"]][key][0:1] = first
+def test_bad_input_is_said_in_words(odd_files, monkeypatch, cli, arguments, says):
+    monkeypatch.chdir(odd_files)
     assert says in cli("compare", *arguments, status=2).err
     assert not Path("x.json").exists()
