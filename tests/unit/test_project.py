@@ -194,6 +194,10 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path):
     alone = make_preview(share(tmp_path, "allocation: cell"))
     assert set(alone.jobs) == set(alone.pending)
     assert not alone.apart
+    # Launches that are added take turns, so that they can be compared.
+    added = share(tmp_path, "allocation: cell")
+    added.more = dict.fromkeys(list(alone.pending)[:2], 8)
+    assert set(jobs_of(added)) == {"experiment"}
 
 
 @pytest.mark.parametrize(

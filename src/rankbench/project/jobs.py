@@ -137,7 +137,10 @@ def group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
     """
     if not scheduler_of(run.plan.site).has_queue:
         return ON_THIS_MACHINE
-    allocation = allocation or run.plan.experiment["allocation"]
+    if allocation is None:
+        # What is added settles comparisons, and only launches in turn are compared.
+        is_added = len(run.more) > 1
+        allocation = EXPERIMENT if is_added else run.plan.experiment["allocation"]
     if allocation == CELL or _is_array(cell):
         return cell.id
     name = cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
