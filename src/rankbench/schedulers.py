@@ -20,6 +20,8 @@ class Scheduler:
         has_hosts: whether cells run on other hosts than the one that plans them. Then
             the site file describes the hosts.
         lists_hosts: whether it names each of them.
+        launcher: what `launcher: auto` means there, where it is possible.
+        extra: the extra of rankbench that installs its plugin of Snakemake.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Scheduler:
     has_queue: bool = False
     has_hosts: bool = True
     lists_hosts: bool = False
+    launcher: str | None = None
+    extra: str | None = None
 
 
 _ALL = (
@@ -41,7 +45,12 @@ _ALL = (
         name="ssh", profile="ssh_profile", hosts="ssh:SshHosts", lists_hosts=True
     ),
     Scheduler(
-        name="slurm", profile="slurm_profile", hosts="slurm:SlurmJob", has_queue=True
+        name="slurm",
+        profile="slurm_profile",
+        hosts="slurm:SlurmJob",
+        has_queue=True,
+        launcher="srun",
+        extra="slurm",
     ),
 )
 SCHEDULERS = {scheduler.name: scheduler for scheduler in _ALL}

@@ -22,6 +22,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.tokens import AliasToken
 
 from rankbench.assets import find_asset
+from rankbench.schedulers import SCHEDULERS
 
 SCHEMAS = find_asset("workflow/schemas")
 
@@ -30,7 +31,12 @@ Schema = dict[str, Any]
 
 def load_schema(name: str) -> Schema:
     """Read the schema ``workflow/schemas/NAME.schema.yaml``."""
-    return load_yaml(SCHEMAS / f"{name}.schema.yaml")
+    schema = load_yaml(SCHEMAS / f"{name}.schema.yaml")
+    keys = schema.get("properties", {})
+    for each in (keys, keys.get("site", {}).get("properties", {})):
+        if "scheduler" in each:
+            each["scheduler"]["enum"] = [*SCHEDULERS]
+    return schema
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

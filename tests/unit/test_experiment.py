@@ -325,7 +325,7 @@ def test_a_long_id_is_cut_and_stays_unique(tmp_path):
 def test_what_auto_means_as_a_launcher(strategy, backend, plain, with_slurm):
     facts = load_catalog().strategies[strategy]
     assert choose_launcher(facts, backend) == plain
-    assert choose_launcher(facts, backend, slurm=True) == with_slurm
+    assert choose_launcher(facts, backend, "srun") == with_slurm
 
 
 def test_options_of_a_model_are_swept(tmp_path):

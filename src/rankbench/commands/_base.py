@@ -114,8 +114,8 @@ def require_workflow(run: Run, *extras: str) -> None:
     Raises:
         ValueError: a package is missing.
     """
-    executor = ["slurm"] if scheduler_of(run.plan.site).has_queue else []
-    require("workflow", *executor, *extras)
+    executor = scheduler_of(run.plan.site).extra
+    require("workflow", *([executor] if executor else []), *extras)
 
 
 def resolve(given: str) -> str:

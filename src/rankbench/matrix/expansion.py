@@ -22,7 +22,6 @@ from rankbench.schema import Schema, check, did_you_mean, keys_of, with_defaults
 
 # The keys that every id starts with. Options that differ from the defaults follow.
 _ID = ("strategy", "backend", "topology", "model", "data")
-SRUN = "srun"
 
 
 def expand(
@@ -33,7 +32,7 @@ def expand(
     own: OwnFiles,
     *,
     cuda: bool,
-    slurm: bool,
+    preferred: str | None,
 ) -> dict[str, Cell]:
     """The cells of one sweep: id -> cell."""
     script = script_of(values, protocol)
@@ -60,7 +59,7 @@ def expand(
         backend = chosen["backend"]
         if not facts.needs["backends"]:
             chosen["backend"] = facts.needs["own_backend"]
-        launcher = choose_launcher(facts, chosen["backend"], slurm=slurm)
+        launcher = choose_launcher(facts, chosen["backend"], preferred)
         if chosen["launcher"] == launcher:
             # Naming the automatic launcher must not change the cell's id.
             chosen["launcher"] = "auto"
@@ -97,12 +96,18 @@ def expand(
     return cells
 
 
-def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) -> str:
-    """The launcher that `launcher: auto` means for a strategy over a backend."""
+def choose_launcher(
+    facts: StrategyFacts, backend: str, preferred: str | None = None
+) -> str:
+    """The launcher that `launcher: auto` means for a strategy over a backend.
+
+    Args:
+        preferred: the scheduler's own.
+    """
     own = facts.needs["launchers"]
     # oneCCL runs over Intel MPI, whose ranks cannot meet under srun.
-    if slurm and backend != "ccl" and (not own or SRUN in own):
-        return SRUN
+    if preferred and backend != "ccl" and (not own or preferred in own):
+        return preferred
     if own:
         return str(own[0])
     if backend == "none":

@@ -65,7 +65,7 @@ def load_experiment(
     catalog: Catalog,
     *,
     cuda: bool,
-    slurm: bool = False,
+    preferred: str | None = None,
     override: str | None = None,
 ) -> Experiment:
     """Read, check and expand an experiment file.
@@ -74,7 +74,7 @@ def load_experiment(
         path: the YAML file.
         catalog: the variants that exist.
         cuda: whether `device: auto` means cuda on this site.
-        slurm: whether `launcher: auto` may mean srun on this site.
+        preferred: what `launcher: auto` means on this site, where it is possible.
         override: the name of one of the file's overrides, or None.
 
     Raises:
@@ -103,7 +103,7 @@ def load_experiment(
                 chosen = adopt(block.values, catalog, path.parent, own)
                 known = catalog.with_own(own.facts())
                 found = expand(
-                    chosen, protocol, schema, known, own, cuda=cuda, slurm=slurm
+                    chosen, protocol, schema, known, own, cuda=cuda, preferred=preferred
                 )
                 if block.published and len(found) != 1:
                     raise ValueError(

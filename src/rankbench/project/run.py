@@ -239,7 +239,7 @@ def open_run(
         source,
         catalog,
         cuda=site.device == "cuda",
-        slurm=SCHEDULERS[site.scheduler].has_queue,
+        preferred=SCHEDULERS[site.scheduler].launcher,
         override=None if override is None else str(override),
     )
     _check_partitions(site, experiment)
