@@ -329,12 +329,13 @@ def _explain(
     if broken == "additionalProperties":
         known = list(schema["properties"])
         elsewhere = schema.get("x-elsewhere", {})
-        return [
-            f"unknown key {key!r}{elsewhere.get(key) or did_you_mean(key, known)} "
-            f"(known keys: {', '.join(known)})"
+        listed = f" (known keys: {', '.join(known)})"
+        hints = {
+            key: elsewhere.get(key) or did_you_mean(key, known) or listed
             for key in found
             if key not in known
-        ]
+        }
+        return [f"unknown key {key!r}{hint}" for key, hint in hints.items()]
     if broken == "required":
         return [f"the key {key!r} is missing" for key in rule if key not in found]
     if broken == "propertyNames":

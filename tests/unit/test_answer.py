@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import yaml
 
 from factories import make_surroundings
 from rankbench.cell import Cell
@@ -23,6 +22,7 @@ from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import MIN_LAUNCHES
+from rankbench.schema import load_yaml
 from unit.synthetic import (
     edited,
     make_cell,
@@ -233,7 +233,7 @@ CASES: dict[str, list[Row]] = {
         for row in (SINGLE, DDP)
     ],
 }
-SAID = yaml.safe_load((Path(__file__).parent / "cases/answers.yaml").read_text())
+SAID = load_yaml(Path(__file__).parent / "cases/answers.yaml")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -311,10 +311,18 @@ def defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+_DEFINITIONS = (
+    *(ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef),
+    *(ast.Assign, ast.AnnAssign),
+)
+
+
 def find_module(tree: ast.Module) -> str | None:
-    """A class of `nn.Module` in a file that trains nothing; None if there is none."""
-    if any(isinstance(n, ast.Attribute) and n.attr == "step" for n in ast.walk(tree)):
-        return None
+    """A class of `nn.Module` in a file that only defines; None if there is none."""
+    for node in tree.body:
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not (text or isinstance(node, _DEFINITIONS)):
+            return None
     for node in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         bases = [ast.unparse(base) for base in node.bases]
         if any(base.rpartition(".")[2] == "Module" for base in bases):

@@ -174,7 +174,7 @@ def describe_file(path: Path) -> OwnFile:
         if key == "script" and (model := find_module(tree)):
             raise ValueError(
                 f"{path}: has the model {model}, but no function build(**options) that "
-                "returns it, and no step that a training script would have"
+                "returns it, and nothing that a training script would run"
             )
     return _read(key, _name_of(path.name), path.absolute())
 
