@@ -358,6 +358,6 @@ def check_words(facts: Workload, said: Mapping[str, Sequence[str]], ok: Rows) ->
         hours, *_ = facts.costs.values()
         factor, unit = choose_unit([*facts.costs.values()][-1])
         cost = show_estimate(hours.scaled(factor))
-        assert text["COST"].startswith(f"{cost} device-{unit} a million ")
+        assert text["COST"].startswith(f"{cost} device-{unit} per million ")
     disturbed = sum(int(row["disturbed"] or 0) for row in ok.values())
     assert facts.measured.disturbed == disturbed

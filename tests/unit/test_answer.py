@@ -307,7 +307,7 @@ def test_an_interrupted_run_is_shown_as_partial(tmp_path):
     _, said = say(write(tmp_path, [SINGLE, DDP], done=3))
     assert said["BEST"].startswith(
         "cannot be told: the run is not complete (3 of 8 launches of 2 rows are done) "
-        "measured, and not judged: ddp over gloo on 2 cores 15"
+        "measured samples/s, not judged: ddp over gloo on 2 cores 15"
     )
     assert said["NEXT"] == (
         "rankbench run bench.yaml --site 'my profile' # continues, about 60 s"
@@ -390,7 +390,7 @@ def test_what_it_costs_in_money(tmp_path):
     with edited(layout.plan) as plan:
         plan["site"]["device_hour_price"] = "2.50 EUR"
     _, said = say(layout)
-    assert re.search(r"\(0.9\d+ EUR\) device-hours a million samples", said["COST"])
+    assert re.search(r"\(0.9\d+ EUR\) device-hours per million samples", said["COST"])
 
 
 def test_a_control_is_no_candidate(tmp_path):

@@ -426,6 +426,8 @@ def _find_untested(
     name = describe(replace(best, strategy=strategy, backend=backend))
     if found.has_blocks:
         return f"{name}: add `- {{{block}}}` to blocks"
+    if any(cell.strategy == strategy for cell in cells):
+        return f"{name}: add `{strategy}` on {best.topology}"
     return f"{name}: add `{strategy}` to strategy"
 
 

@@ -194,8 +194,7 @@ def _best(facts: Workload, margin: float) -> _Said:
         shown = [f"{names[cell]} {_plain(rate)}" for cell, rate in rates.items()]
 
         def list_first(most: int) -> str:
-            listed = _list(shown, most)
-            return f"measured, and not judged: {listed} {facts.unit}"
+            return f"measured {facts.unit}, not judged: {_list(shown, most)}"
 
         more = [_fit(list_first)] if shown else []
         return _Said("BEST", f"cannot be told: {facts.undecided}", more)
@@ -290,8 +289,8 @@ def _but(facts: Workload) -> Iterator[_Said]:
         cell = facts.same_training
         rate = show_estimate(facts.rates[cell])
         more.append(
-            f"with {base.samples} samples a step in {base.precision}, "
-            f"{facts.names[cell]} is the fastest: {rate} {facts.unit}"
+            f"with {base.samples} samples in {base.precision} the best is "
+            f"{facts.names[cell]}: {rate} {facts.unit}"
         )
     yield _Said("BUT", text, more)
 
@@ -365,7 +364,7 @@ def _cost(facts: Workload, price: tuple[float, str] | None) -> Iterator[_Said]:
             return time
         return f"{time} ({figures(hours.value * price[0], 3)} {price[1]})"
 
-    said = f"{show(best)} device-{unit} a million {facts.unit.removesuffix('/s')}"
+    said = f"{show(best)} device-{unit} per million {facts.unit.removesuffix('/s')}"
     if best == cheapest:
         yield _Said("COST", f"{said}, the cheapest")
     else:
@@ -419,7 +418,7 @@ def _next(answer: Answer, facts: Workload | None) -> Iterator[_Said]:
     elif statuses & {"stale", "not-run"}:
         why = "measures what is missing or stale"
     elif failed:
-        run, words, why = "rerun", ("--failed",), "when the cause is mended"
+        run, words, why = "rerun", ("--failed",), "after the cause is mended"
     else:
         return
     command = rankbench_command(run, **answer.source, options=words)
