@@ -77,8 +77,9 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.matrix.site import Site
     from rankbench.plan import read_plan
     from rankbench.results.elements.names import shorten
+    from rankbench.results.numbers.statistics import Estimate
     from rankbench.results.prediction.predict import predict
-    from rankbench.results.sections.prediction import describe, in_sentences, show
+    from rankbench.results.sections.prediction import describe
 
     for topology in arguments.at:
         Topology.parse(topology)
@@ -93,14 +94,21 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     )
     if not targets:
         raise ValueError("--at: all of these topologies are measured, or are of single")
-    made = list(predict(found.rows, targets))
-    price = found.price
+    made = list(predict(found.rows, targets, found.price))
+    said = describe(made)
     if arguments.json:
-        print_json({"predictions": describe(made, price)})
+        rows = [
+            {
+                name: value.to_json() if isinstance(value, Estimate) else value
+                for name, value in row.items()
+            }
+            for row in said.rows
+        ]
+        print_json({"predictions": rows})
     else:
         cells = [summary.id for summary in found.rows]
         names, _ = shorten([*cells, *(one.target.id for one in made)])
-        for grid in show(made, price):
+        for grid in said.grids or ():
             print_grid(grid, names, whole=True)
-        print_notes(in_sentences(made), names)
+        print_notes(said.notes, names)
     return OK if any(one.throughput for one in made) else FINDING

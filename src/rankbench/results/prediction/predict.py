@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import optimize
@@ -50,7 +50,8 @@ class Prediction:
         refused: the reason; then there are no numbers.
         numbers: by name, with 95 % intervals: `throughput` as all numbers here,
             `step_ms`, `efficiency` if the rows have a base, `memory_mib` of the rank
-            that uses most, and `hours`, device-hours of a million samples or tokens.
+            that uses most, `hours`, device-hours of a million samples or tokens, and
+            what these `cost`, where a device-hour has a price.
         fitted: the rows that it rests on.
         method: `MECHANISM` or `TOTALS`.
         why: the reason why it is not from the mechanism; None if it is.
@@ -64,6 +65,7 @@ class Prediction:
     method: str = ""
     why: str | None = None
     doublings: float = 0.0
+    currency: str | None = None
 
     @property
     def throughput(self) -> Estimate | None:
@@ -72,16 +74,24 @@ class Prediction:
 
 
 def predict(
-    summaries: Sequence[Summary], targets: Sequence[PredictedCell]
+    summaries: Sequence[Summary],
+    targets: Sequence[PredictedCell],
+    price: tuple[float, str] | None = None,
 ) -> Iterator[Prediction]:
     """Predict each target from the rows that differ from it in topology alone.
 
     Args:
         summaries: of all rows.
+        price: of a device-hour, and its currency.
     """
     ok = [row for row in summaries if row.measures]
     for target in targets:
-        yield _predict(target, ok)
+        found = _predict(target, ok)
+        if price and found.numbers:
+            cost = found.numbers["hours"].scaled(price[0])
+            numbers = {**found.numbers, "cost": cost}
+            found = replace(found, numbers=numbers, currency=price[1])
+        yield found
 
 
 def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:

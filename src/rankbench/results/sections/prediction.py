@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,87 +25,71 @@ if TYPE_CHECKING:
 _TITLE = "Predicted topologies"
 
 _HEADINGS = {
-    "throughput": "{unit}/s",
+    "unit": "unit",
+    "throughput": "throughput",
     "step_ms": "step (ms)",
     "efficiency": "efficiency",
     "memory_mib": "memory (MiB)",
-    "hours": "device-hours per million {unit}",
-    "cost": "cost per million {unit}",
+    "hours": "device-hours per million",
+    "cost": "cost per million",
 }
 
 
 def make(found: ResultSet) -> Content | None:
     """A row for each topology that the experiment wants to be predicted."""
-    if not found.results.targets:
+    if not found.targets:
         return None
     from rankbench.results.prediction.predict import predict
 
-    made = list(predict(found.summaries, found.results.targets))
-    price = found.results.price
-    rows = []
-    for one in made:
-        rows.append(
-            {
-                "cell": one.target.id,
-                "topology": one.target.cell.topology,
-                "method": one.method or None,
-                "fitted": " ".join(summary.row.id for summary in one.fitted),
-                "refused": one.refused,
-                **in_numbers(one, price),
-            }
-        )
-    return Content(
-        rows=rows,
-        grids=show(made, price),
-        notes=in_sentences(made),
-        drawings=list(draw_panels(found, [_plot(made)])),
-    )
+    made = list(predict(found.rows, found.targets, found.price))
+    drawings = list(draw_panels(found, [_plot(made)]))
+    return replace(describe(made), drawings=drawings)
 
 
-def in_numbers(one: Prediction, price: tuple[float, str] | None) -> dict[str, Estimate]:
-    """The predicted numbers by name; none if the prediction is refused.
-
-    Args:
-        price: of a device-hour, and its currency: then `cost` is that of the hours.
-    """
-    found = dict(one.numbers)
-    if price and found:
-        found["cost"] = found["hours"].scaled(price[0])
-    return found
-
-
-def describe(
-    predictions: Sequence[Prediction], price: tuple[float, str] | None
-) -> list[dict[str, Any]]:
-    """Each prediction as JSON values; `refused` is null where there are numbers."""
-    return [
+def describe(made: Sequence[Prediction]) -> Content:
+    """A row for each prediction, a table of those that have numbers, and why."""
+    rows: list[dict[str, Any]] = [
         {
             "cell": one.target.id,
             "topology": one.target.cell.topology,
             "devices": one.target.cell.size.devices,
-            # Samples need no word.
-            **({} if unit == "samples" else {"unit": f"{unit}/s"}),
+            "unit": f"{one.target.cell.unit}/s",
             "refused": one.refused,
             "method": one.method or None,
             "why_totals": one.why,
-            "fitted": [summary.row.id for summary in one.fitted],
+            "fitted": " ".join(summary.id for summary in one.fitted),
             "doublings": round_off(one.doublings),
-            **{
-                name: number.to_json()
-                for name, number in in_numbers(one, price).items()
-            },
-            "currency": price[1] if price else None,
+            **one.numbers,
+            "currency": one.currency,
         }
-        for one in predictions
-        for unit in [one.target.cell.unit]
+        for one in made
     ]
+    known = [row for row in rows if not row["refused"]]
+    shown = [name for name in _HEADINGS if any(name in row for row in known)]
+    headings = {_HEADINGS[name]: name != "unit" for name in shown}
+    if currencies := {row["currency"] for row in known if row["currency"]}:
+        headings[f"{_HEADINGS['cost']} ({currencies.pop()})"] = headings.pop(
+            _HEADINGS["cost"]
+        )
+    table = [
+        [
+            Text(row["cell"]),
+            *(
+                Text(row[name]) if name == "unit" else show_estimate(row.get(name))
+                for name in shown
+            ),
+        ]
+        for row in known
+    ]
+    grids = [Grid(_TITLE, {"cell": False, **headings}, table)] if table else []
+    return Content(rows=rows, grids=grids, notes=_explain(made))
 
 
-def in_sentences(predictions: Sequence[Prediction]) -> list[Note]:
+def _explain(made: Sequence[Prediction]) -> list[Note]:
     """What predictions rest on; then for each reason what is not predicted."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for one in predictions:
-        rows = ", ".join(summary.row.id for summary in one.fitted)
+    for one in made:
+        rows = ", ".join(summary.id for summary in one.fitted)
         term, name = "predicted", one.target.id
         if one.refused:
             term, text = "not predicted", one.refused
@@ -117,33 +102,6 @@ def in_sentences(predictions: Sequence[Prediction]) -> list[Note]:
         alike.setdefault((term, text), []).append(name)
     found = sorted(alike.items(), key=lambda item: item[0][0], reverse=True)
     return [Note(term, f"{', '.join(names)}: {text}.") for (term, text), names in found]
-
-
-def show(made: Sequence[Prediction], price: tuple[float, str] | None) -> list[Grid]:
-    """A table for samples, and one for tokens; refused predictions have no row."""
-    units = sorted({one.target.cell.unit for one in made})
-    return [
-        _show([one for one in made if one.target.cell.unit == unit], price, unit)
-        for unit in units
-    ]
-
-
-def _show(
-    made: Sequence[Prediction], price: tuple[float, str] | None, unit: str
-) -> Grid:
-    numbers = [in_numbers(one, price) for one in made]
-    shown = [name for name in _HEADINGS if any(name in each for each in numbers)]
-    headings = {
-        _HEADINGS[name].format(unit=unit)
-        + (f" ({price[1]})" if name == "cost" and price else ""): True
-        for name in shown
-    }
-    rows = [
-        [Text(one.target.id), *(show_estimate(each.get(name)) for name in shown)]
-        for one, each in zip(made, numbers, strict=True)
-        if each
-    ]
-    return Grid(_TITLE, {"cell": False, **headings}, rows)
 
 
 def _plot(made: Sequence[Prediction]) -> PanelPlot:
@@ -247,8 +205,12 @@ SECTION = Section(
     order=21,
     make=make,
     columns={
-        **dict.fromkeys(("cell", "topology", "method", "fitted", "refused"), str),
-        **dict.fromkeys(_HEADINGS, Estimate),
+        **dict.fromkeys(("cell", "topology"), str),
+        "devices": int,
+        **dict.fromkeys(("unit", "refused", "method", "why_totals", "fitted"), str),
+        "doublings": float,
+        **{name: Estimate for name in _HEADINGS if name != "unit"},
+        "currency": str,
     },
     plots=("prediction",),
 )
