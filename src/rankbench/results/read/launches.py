@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
+import struct
+import sys
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,9 +82,10 @@ class Launch:
             "loss": (warmup + count,),
         }
         try:
-            with zipfile.ZipFile(io.BytesIO(self._steps.read_bytes())) as archive:
+            file = self._steps.read_bytes()
+            with zipfile.ZipFile(io.BytesIO(file)) as archive:
                 found = {
-                    name: self._read(archive, name, shape)
+                    name: self._read(file, archive, name, shape)
                     for name, shape in shapes.items()
                 }
         except Exception as error:
@@ -99,11 +104,11 @@ class Launch:
         return self.directory / "steps.npz"
 
     def _read(
-        self, archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+        self, file: bytes, archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
     ) -> NDArray[np.float64]:
         """An array of each rank: [ranks, *shape]."""
         ranks = [f"rank{rank['rank']}/{name}.npy" for rank in self.record["ranks"]]
-        array = np.stack([_read_array(archive, rank, shape) for rank in ranks])
+        array = np.stack([_read_array(file, archive, rank, shape) for rank in ranks])
         if name == "loss":
             if (np.isfinite(array) & (np.abs(array) > _LARGEST_LOSS)).any():
                 raise ValueError("losses beyond all float32")
@@ -114,7 +119,7 @@ class Launch:
 
 
 def _read_array(
-    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+    file: bytes, archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """An array of floats of this shape; anything else is refused before it is read.
 
@@ -127,7 +132,13 @@ def _read_array(
     # Ranks do not compress arrays, so reading never gives more bytes than the file has.
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
-    data = archive.read(info)
+    # As `ZipFile.read`, which takes three times as long: behind a header of 30 bytes,
+    # which ends with the lengths of the name and of what follows it.
+    after = info.header_offset + 30
+    after += sum(struct.unpack_from("<HH", file, after - 4))
+    data = file[after : after + info.file_size]
+    if zlib.crc32(data) != info.CRC:
+        raise ValueError(f"{name} differs from its checksum")
     begin = _LENGTH_GIVEN + int.from_bytes(data[8:_LENGTH_GIVEN], "little")
     found, by_column, dtype = _parse_header(data[:begin])
     if found != shape or dtype not in (np.float32, np.float64):
@@ -178,9 +189,8 @@ def read_launches(
                     raise
                 damaged.append(error)
                 continue
-            if launches:
-                _share(launch.record, launches[-1].record)
-            launches.append(launch)
+            last = launches[-1].record if launches else {}
+            launches.append(Launch(place, _share(launch.record, last)))
     return launches
 
 
@@ -205,23 +215,22 @@ def _check_place(launch: Launch) -> None:
         raise ValueError(f"{launch.path} is damaged: {error!r}") from error
 
 
-def _share(new: Any, old: Any) -> None:
-    """Share equal parts with another record: ten thousand take 379 MiB, not 497 MiB.
+def _share(new: Any, old: Any) -> Any:
+    """The value, with equal parts of another record: ten thousand take half the memory.
 
     Launches of one cell differ in few parts.
     """
-    both = new.items() if isinstance(new, dict) else enumerate(new)
-    for key, value in both:
-        if not isinstance(value, dict | list | str):
-            continue
-        try:
-            other = old[key]
-        except LookupError:
-            continue
-        if value == other:
-            new[key] = other
-        elif type(value) is type(other) and not isinstance(value, str):
-            _share(value, other)
+    if new == old and type(new) is type(old):
+        return old
+    if isinstance(new, dict):
+        beside = old if isinstance(old, dict) else {}
+        return {sys.intern(k): _share(v, beside.get(k)) for k, v in new.items()}
+    if isinstance(new, list):
+        others = old if isinstance(old, list) else []
+        return [
+            _share(*both) for both in itertools.zip_longest(new, others[: len(new)])
+        ]
+    return new
 
 
 def read_launch(directory: Path, *, measured: bool = True) -> Launch:

@@ -13,6 +13,7 @@ import hashlib
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,18 +53,8 @@ def to_html(
             the page: `downloads`, name of a file -> its bytes; `logs`, id of a cell ->
             names of its logs.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (_STATIC / name).read_text()),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
+    environment = _make_environment()
     environment.filters["short"] = document.name
-    # The number that a field begins with; blank fields come last.
-    environment.filters["sort_value"] = lambda text: (
-        number[0] if (number := _NUMBER.match(text)) else "-inf"
-    )
-    environment.filters["unwrap"] = lambda text: _WRAPPED.sub(" ", text)
     environment.tests["cell"] = lambda text: text in document.names
     library = script = digest = ""
     if beside is not None:
@@ -85,6 +76,26 @@ def to_html(
         script=Markup(script),  # noqa: S704
         script_hash=digest,
     )
+
+
+@cache
+def _make_environment() -> jinja2.Environment:
+    """It compiles the template once for all pages."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (_STATIC / name).read_text()),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    # The number that a field begins with; blank fields come last.
+    environment.filters["sort_value"] = lambda text: (
+        number[0] if (number := _NUMBER.match(text)) else "-inf"
+    )
+    environment.filters["unwrap"] = lambda text: _WRAPPED.sub(" ", text)
+    # Known when the template is compiled; each page has its own.
+    environment.filters["short"] = str
+    environment.tests["cell"] = lambda _: False
+    return environment
 
 
 def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
