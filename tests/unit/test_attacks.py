@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 import shutil
 import signal
 import zipfile
@@ -370,3 +371,14 @@ def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(tmp_path):
     assert all(said.startswith(f"{path} is damaged: ") for said in words)
     # One damage makes numpy fail while it parses the header as Python.
     assert any("EOF in multi-line statement" in said for said in words)
+
+
+def test_promises_are_tests():
+    named = re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text())
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 9
+    assert set(named) <= there

@@ -103,7 +103,7 @@ def test_the_root_names_authors_licence_and_profiles(made):
     profiles = [one["@id"] for one in root["conformsTo"]]
     assert "https://w3id.org/ro/wfrun/workflow/0.5" in profiles
     run = entities["#run"]
-    assert run["object"][0] == {"@id": "work/experiment.yaml"}
+    assert run["object"] == {"@id": "work/experiment.yaml"}
     assert {"@id": "table.csv"} in run["result"]
     assert run["startTime"] < run["endTime"]
 

@@ -67,7 +67,7 @@ _FORMATS = {
 }
 
 # Described one by one; of the other files, their folders are.
-_FOLDERS = ("requests", "work")
+_FOLDERS = ("requests/", "work/own/", "work/logs/", "work/needs/")
 
 _EXPERIMENT, _TABLE = "work/experiment.yaml", "table.csv"
 
@@ -230,11 +230,11 @@ def _add_workflow(crate: _Crate, credit: Mapping[str, Any]) -> str:
 
 def _add_file(crate: _Crate, name: str) -> None:
     """A file, or the folder of many that are alike; launches are added elsewhere."""
-    first, slash, _ = name.partition("/")
-    if slash and first in _FOLDERS and name != _EXPERIMENT:
-        if f"{first}/" not in crate:
-            crate.add_dataset(dest_path=f"{first}/", properties={"name": first})
-    elif first != "records" and quote(name) not in crate:
+    folder = next(filter(name.startswith, _FOLDERS), None)
+    if folder:
+        if folder not in crate:
+            crate.add_dataset(dest_path=folder, properties={"name": folder[:-1]})
+    elif not name.startswith("records/") and quote(name) not in crate:
         form = _FORMATS.get(PurePosixPath(name).suffix, "text/plain")
         properties = {"name": name, "encodingFormat": form}
         if name == CITATION:
@@ -246,7 +246,7 @@ def _add_run(crate: _Crate, workflow: str, records: Mapping[str, Record]) -> Non
     """The run of the whole experiment."""
     results = ("answer.", "table.", "sections/")
     tables = [name for name in crate.names if name.startswith(results)]
-    inputs = [_EXPERIMENT, *(["work/"] if "work/" in crate else [])]
+    inputs = [_EXPERIMENT, *(["work/own/"] if "work/own/" in crate else [])]
     good = any(record["status"] == "ok" for record in records.values())
     starts, ends = (
         [r[key] for r in records.values() if r.get(key)] for key in ("started", "ended")
