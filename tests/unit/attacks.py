@@ -6,16 +6,16 @@ what must be said about it, and the exit status. `test_attacks.py` runs them all
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import pickle
 import shutil
+import string
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ VERIFY, STRICT = "verify {b}", "verify --strict {b}"
 REPLAY, RUN = "replay {b}", "replay {b} --run"
 TABLE, PUBLISH = "table --no-plots {b}", "publish --anonymise {b}"
 STATUS, COMPARE = "status {b}", "compare {b} {good}"
-SIGNED = "verify {b} --signer {keys}/jdoe.keys"
+SIGNED, ROE = "verify {b} --signer {keys}/jdoe.keys", "--signer {keys}/roe.keys"
+ALLOWED = "verify {b} --signers {keys}/allowed_signers"
+ADD = "publish --sign {keys}/roe --add-to {b}"
 
 DDP = "ddp.gloo.1x2.convnet.digits"
 LAUNCH = f"records/{DDP}/1/1"
@@ -217,6 +219,9 @@ def member(data: bytes, kind: int = zipfile.ZIP_STORED) -> Change:
     return change
 
 
+PICKLED = _npy(np.array([Bomb()], dtype=object), allow_pickle=True)
+
+
 def _header(shape: tuple[int, ...]) -> bytes:
     """A header that claims more than follows."""
     file = io.BytesIO()
@@ -349,318 +354,152 @@ ARCHIVES = [
 # --- a bundle whose author lies -------------------------------------------------------
 
 PLAN, ABOUT, TREE = "plan.json", "about.json", "work/experiment.yaml"
-_DIGEST = "../../../../etc"
-_BIG = (
-    b'{"schema": 1, "status": "ok", "reason": null, "x": [' + b"0," * 2_200_000 + b"0]}"
-)
-_LISTS = (
-    b'{"schema": 1, "status": "ok", "reason": null, "x": [' + b"[]," * 700_000 + b"0]}"
-)
-_OLDER = maker(rankbench="0.0.7", method=99)
+SVG, CRATE = "plots/throughput.svg", "ro-crate-metadata.json"
+V7, OLDER = maker(rankbench="0.0.7"), maker(rankbench="0.0.7", method=99)
+SHOWN = all_of(V7, text("table.html", SCRIPT))
+_BEGIN = '{"schema": 1, "status": "ok", "reason": null, "x": ['
+LONG, LISTS = f"{_BEGIN}{'0,' * 2_200_000}0]}}", f"{_BEGIN}{'[],' * 700_000}0]}}"
+PATHS = ("../../x", "..", "/etc/x", ".x", "-rf", "a\nb", "x\n", "", "x" * 300)
+OWN, CACHED = "work/own/*/net.py", "__pycache__/net.pyc"
+NO = "not verified: not all was derived again"
+
+
+def rows(*cases: Sequence[Any], **shared: Any) -> list[Attack]:
+    """Rows of a name, a change, words and perhaps a status; and what they share."""
+    return [
+        Attack(*case[:3], **{**shared, **({"status": case[3]} if case[3:] else {})})
+        for case in cases
+    ]
+
 
 LIES = [
-    # Attacks 3 and 9: what was not derived again is not called verified.
-    Attack(
-        "a forged table of another method",
-        all_of(_OLDER, text("table.csv", "x\n")),
-        "not verified: not all was derived again",
-        3,
+    *rows(
+        # What was not derived again is not called verified.
+        ("a table of another method", all_of(OLDER, text("table.csv", "x\n")), NO, 3),
+        ("a page of another method", all_of(OLDER, SHOWN), "table.html", 3),
+        ("another method alone", maker(method=999), "has method"),
+        ("a page of another version", SHOWN, "table.html", 0),
+        ("a number of it", all_of(V7, raw("table.csv", "ok", "OK")), "table.csv, row"),
+        ("a plot of something else", raw(SVG, "<svg", "<svg id='x'"), "plots/*.svg", 0),
+        ("another library", all_of(maker(rocrate="0"), text(CRATE, "{}")), CRATE, 0),
+        ("a method that is a text", maker(method="1"), "made_with.method"),
+        # Memory.
+        ("a record of 4.4 MB", text(RECORD, LONG), "more than 4 MiB"),
+        *(
+            (f"{file} of lists", text(file, LISTS), "more lists than any")
+            for file in (RECORD, ABOUT, PLAN)
+        ),
+        # Names that lead elsewhere, and values that no experiment has.
+        *(
+            (f"{path} {name!r:.20}", put(PLAN, path, name), "must match")
+            for path in ("experiment.name", "cells.0.id")
+            for name in (*PATHS, TERMINAL)
+        ),
+        ("an image's path", put(PLAN, "images", {"../../x": None}), "images must be"),
+        *(
+            (f"{key} {value!r:.20}", put(PLAN, f"cells.0.cell.{key}", value), key)
+            for key, value in (
+                *(("strategy", SCRIPT), ("model", FORMULA), ("batch_size", 10**400)),
+                *(("topology", "1x" + "9" * 50), ("options", []), ("num_workers", -1)),
+            )
+        ),
+        ("a cell twice", lambda root: _double(root / PLAN), "stands in it twice"),
+        ("another plan", text(PLAN, '{"schema": 99}'), "plan schema 99"),
+        # Scripts and escapes.
+        *(
+            (f"a plot with {it}", raw(SVG, "</svg>", f"{it}</svg>"), "has a script")
+            for it in (
+                *("<script>1</script>", "<SCRIPT src='x'/>", "<a onload='x'/>"),
+                *("<a href='javascript:x'/>", "<foreignObject/>"),
+            )
+        ),
+        *(
+            (f"made by {version!r:.20}", maker(rankbench=version), "made_with.rankb")
+            for version in (TERMINAL, "", "x" * 99, None, 7, "1.0\n")
+        ),
+        # Numbers and texts that do not follow.
+        ("a faster launch", put(RECORD, "ranks.0.window_s", 0.01), "throughput: publ"),
+        ("a launch less", gone(LAUNCH), "column status"),
+        ("a cell less", lacks(PLAN, "cells.0"), "table.csv, row 3"),
+        ("another word", raw("table.html", "convnet", "resnet9"), "table.html, line"),
+        ("other data", raw(f"{SVG[:-3]}csv", "ddp", "zero"), "throughput.csv, row"),
+        ("pickled steps", member(PICKLED), "object of shape"),
+        ("a record of NaN", text(RECORD, '{"schema": 1, "status": NaN}'), RECORD),
+        ("other hosts", raw(ABOUT, "Example CPU", "Faster CPU"), "about.json, hosts"),
+        (
+            "another experiment",
+            all_of(put(ABOUT, "anonymised", False), text(TREE, "name: x\n")),
+            "is not the file",
+        ),
+        *(
+            (f"{name} is another", text(name, "another\n"), f"{name}, line 1")
+            for name in ("README.md", CRATE, "CITATION.cff", "table.md")
+        ),
+        *(
+            (f"{name} is gone", gone(name), f"{name}: is missing")
+            for name in (CRATE, "table.csv", "plots/throughput.csv", SVG)
+        ),
+        # Files that no bundle has.
+        *(
+            (f"a file {name}", text(name, "x"), f"{name}: is no part of a bundle")
+            for name in (
+                *("evil.html", "evil.js", "a/table.csv", "plots/a/b.csv"),
+                *(f"{LAUNCH}/x.sh", "work/own/a/x.py", "manifest.json"),
+            )
+        ),
+        *(
+            (f"an older file {name}", all_of(OLDER, text(name, "x")), "is no part of")
+            for name in ("evil.js", "a/table.csv", "plots/a/b.csv")
+        ),
     ),
-    Attack(
-        "a page of another method",
-        all_of(_OLDER, text("table.html", SCRIPT)),
-        "not checked: ",
-        3,
-    ),
-    Attack("another method alone", maker(method=999), "has method", 1),
-    Attack(
-        "a forged page of another version",
-        all_of(maker(rankbench="0.0.7"), text("table.html", SCRIPT)),
-        "table.html",
-        0,
-    ),
-    Attack(
-        "the same, --strict",
-        all_of(maker(rankbench="0.0.7"), text("table.html", SCRIPT)),
-        "not verified: not all",
-        3,
-        STRICT,
-    ),
-    Attack(
-        "a forged number of another version",
-        all_of(maker(rankbench="0.0.7"), raw("table.csv", "ok", "OK")),
-        "table.csv, row",
-    ),
-    Attack(
-        "a plot that shows something else",
-        raw("plots/throughput.svg", "<svg", "<svg id='x'"),
-        "plots/*.svg",
-        0,
-    ),
-    *(
-        Attack(
-            f"a plot with {word}",
-            raw("plots/throughput.svg", "</svg>", f"{word}</svg>"),
-            "has a script",
-        )
-        for word in (
-            "<script>1</script>",
-            "<SCRIPT src='x'/>",
-            "<a onload='x'/>",
-            "<a href='javascript:x'/>",
-            "<foreignObject/>",
-        )
-    ),
-    Attack(
-        "a crate of another library",
-        all_of(maker(rocrate="0.1"), text("ro-crate-metadata.json", "{}")),
-        "ro-crate-metadata.json",
-        0,
-    ),
-    *(
-        Attack(f"{name} is another", text(name, "another\n"), f"{name}, line 1")
-        for name in ("README.md", "ro-crate-metadata.json", "CITATION.cff", "table.md")
-    ),
-    *(
-        Attack(f"{name} is gone", gone(name), f"{name}: is missing")
-        for name in (
-            "ro-crate-metadata.json",
-            "table.csv",
-            "plots/throughput.csv",
-            "plots/throughput.svg",
-        )
-    ),
-    # Attack 4.
-    *(
-        Attack(
-            f"made by {version!r:.20}", maker(rankbench=version), "made_with.rankbench"
-        )
-        for version in (TERMINAL, "", "x" * 99, None, 7, "1.0\n")
-    ),
-    Attack("a method that is a text", maker(method="1"), "made_with.method"),
-    # Attack 5.
-    Attack("a record of 4.4 MB", text(RECORD, _BIG), "more than 4 MiB"),
-    Attack("a record of lists", text(RECORD, _LISTS), "more lists than any"),
-    Attack("about.json of lists", text(ABOUT, _LISTS), "more lists than any"),
-    Attack("a plan of lists", text(PLAN, _LISTS), "more lists than any"),
-    # Attack 8, and other names.
-    *(
-        Attack(
-            f"an experiment named {name!r:.20}",
-            put(PLAN, "experiment.name", name),
-            "experiment.name must match",
-        )
-        for name in (
-            "../../x",
-            "..",
-            "/etc/x",
-            "a/b",
-            ".x",
-            "-rf",
-            "a\nb",
-            "x\n",
-            "",
-            TERMINAL,
-            "x" * 300,
-        )
-    ),
-    *(
-        Attack(
-            f"a cell named {name!r:.20}",
-            put(PLAN, "cells.0.id", name),
-            "cells[0].id must match",
-        )
-        for name in (
-            "../../../etc",
-            "/etc/cron.d/x",
-            "..",
-            ".hidden",
-            "-rf",
-            "a\\b",
-            "a\nb",
-            "",
-            "x" * 300,
-        )
-    ),
-    Attack(
-        "an image named as a path",
-        put(PLAN, "images", {"../../x": None}),
-        "images must be named",
-    ),
-    *(
-        Attack(
-            f"a cell with {field}",
-            put(PLAN, f"cells.0.cell.{field}", value),
-            f"cells[0].cell.{field} must",
-        )
-        for field, value in (
-            ("strategy", SCRIPT),
-            ("model", FORMULA),
-            ("topology", "1x" + "9" * 50),
-            ("batch_size", 10**400),
-            ("options", []),
-            ("num_workers", -1),
-        )
-    ),
-    Attack("a cell twice", lambda root: _double(root / PLAN), "stands in it twice"),
-    Attack("another plan", text(PLAN, b'{"schema": 99}'), "plan schema 99"),
-    *(
-        Attack(
-            f"a digest that is a path, in {file}",
-            put(file, place, _DIGEST),
-            "etc",
-            base="own",
-        )
-        for file, place in (
-            (PLAN, "cells.0.cell.own_files.model.digest"),
-            (RECORD.replace("convnet", "net"), "cell.own_files.model.digest"),
-        )
-    ),
-    # Numbers that do not follow.
-    Attack(
-        "a faster launch",
-        put(RECORD, "ranks.0.window_s", 0.01),
-        f"{DDP}, column throughput",
-    ),
-    Attack("a launch less", gone(LAUNCH), "column status"),
-    Attack("a cell less", lacks(PLAN, "cells.0"), "table.csv, row 3"),
-    Attack(
-        "a page with another word",
-        raw("table.html", "convnet", "resnet9"),
-        "table.html, line",
-    ),
-    Attack(
-        "a plot of other data",
-        raw("plots/throughput.csv", "ddp", "zero"),
-        "plots/throughput.csv, row",
-    ),
-    Attack(
-        "pickled steps",
-        member(_npy(np.array([Bomb()], dtype=object), allow_pickle=True)),
-        "object of shape",
-    ),
-    Attack("a damaged record", text(RECORD, '{"schema": 1, "status": NaN}'), RECORD),
-    Attack("other hosts", raw(ABOUT, "Example CPU", "Faster CPU"), "about.json, hosts"),
-    Attack(
-        "another experiment",
-        all_of(put(ABOUT, "anonymised", False), text(TREE, "name: x\n")),
-        "is not the file",
-    ),
-    # Files that no bundle has.
-    *(
-        Attack(f"a file {name}", text(name, "x"), f"{name}: is no part of a bundle")
-        for name in (
-            "evil.html",
-            "evil.js",
-            "a/table.csv",
-            "plots/a/b.csv",
-            f"{LAUNCH}/x.sh",
-            "work/own/a/x.py",
-            "manifest.json",
-        )
-    ),
-    *(
-        Attack(
-            f"a file {name} of another version",
-            all_of(_OLDER, text(name, "x")),
-            f"{name}: is no part of a bundle",
-        )
-        for name in ("evil.js", "a/table.csv", "plots/a/b.csv")
-    ),
-    *(
-        Attack(name, change, said, base="own")
-        for name, change, said in (
+    *rows(("a page, --strict", SHOWN, NO), command=STRICT, status=3),
+    *rows(
+        *(
             (
-                "their model is another",
-                lambda root: _append(root, "work/own/*/net.py"),
-                "holds other files",
-            ),
+                f"a path as digest, {file}",
+                put(file, f"{place}.digest", "../../etc"),
+                "etc",
+            )
+            for file, place in (
+                (PLAN, "cells.0.cell.own_files.model"),
+                (RECORD.replace("convnet", "net"), "cell.own_files.model"),
+            )
+        ),
+        ("another model", lambda root: _append(root, OWN), "holds other files"),
+        ("no model", gone("work/own/*"), "is missing: a cell was"),
+        ("a file beside it", lambda root: _beside(root, "x.py"), "holds other files"),
+        ("a compiled model", lambda root: _beside(root, CACHED), "no part of a bundle"),
+        base="own",
+    ),
+    *rows(
+        # Links and pipes are not followed.
+        *(
+            (f"{name} is {kind}", make(name), f"{name}: is a link, a pipe or a device")
+            for name in (LOG, RECORD, "plots", "records", PLAN, "signatures", _SIG)
+            for kind, make in (("a link", link), ("a pipe", pipe))
+        ),
+        ("a loop of links", link("x", "."), "x: is a link"),
+        ("the list is a link", link(SUMS), "is no bundle", 2),
+        # SHA256SUMS itself.
+        ("a file too much", text("x.csv", ""), "x.csv: is not listed"),
+        ("a changed byte", raw(RECORD, "ok", "oK"), "record.json: has another SHA-256"),
+        ("a file less", gone("table.md"), "table.md: is missing: SHA256SUMS"),
+        *(
             (
-                "their model is gone",
-                gone("work/own/*"),
-                "is missing: a cell was measured",
-            ),
-            (
-                "a file beside their model",
-                lambda root: _beside(root, "x.py"),
-                "holds other files",
-            ),
-            (
-                "their model compiled",
-                lambda root: _beside(root, "__pycache__/net.pyc"),
-                "no part of a bundle",
-            ),
-        )
-    ),
-    # Attacks 6 and 7: links, pipes.
-    *(
-        Attack(
-            f"{name} is {kind}",
-            make(name),
-            f"{name}: is a link, a pipe or a device",
-            sealed=False,
-        )
-        for name in (LOG, RECORD, "plots", "records", PLAN, "signatures", _SIG)
-        for kind, make in (("a link", link), ("a pipe", pipe))
-    ),
-    Attack("a loop of links", link("x", "."), "x: is a link", sealed=False),
-    Attack("the list is a link", link(SUMS), "is no bundle", 2, sealed=False),
-    # SHA256SUMS itself.
-    Attack(
-        "a file that is not listed",
-        text("x.csv", ""),
-        "x.csv: is not listed",
-        sealed=False,
-    ),
-    Attack(
-        "a changed byte",
-        raw(RECORD, "ok", "oK"),
-        "record.json: has another SHA-256",
-        sealed=False,
-    ),
-    Attack(
-        "a file less",
-        gone("table.md"),
-        "table.md: is missing: SHA256SUMS",
-        sealed=False,
-    ),
-    Attack(
-        "a list of other order",
-        lambda root: _rewrite(root, lambda lines: lines[::-1]),
-        "is not written as",
-        sealed=False,
-    ),
-    Attack(
-        "a line twice",
-        lambda root: _rewrite(root, lambda lines: [*lines, lines[0]]),
-        "is not written as",
-        sealed=False,
-    ),
-    Attack(
-        "a line of something else",
-        lambda root: _rewrite(root, lambda lines: [*lines, "# x"]),
-        "is not written as",
-        sealed=False,
-    ),
-    Attack("an empty list", text(SUMS, ""), "plan.json: is not listed", sealed=False),
-    Attack(
-        "a list that is no text",
-        text(SUMS, b"\xff\0"),
-        "plan.json: is not listed",
-        sealed=False,
-    ),
-    Attack(
-        "results that were not published",
-        gone(SUMS),
-        "publish it first",
-        2,
-        sealed=False,
-    ),
-    Attack(
-        "the same with a link",
-        all_of(gone(SUMS), link("plots")),
-        "publish it first",
-        2,
+                f"a list {name}",
+                lambda root, how=how: _rewrite(root, how),
+                "not written as",
+            )
+            for name, how in (
+                ("of other order", lambda lines: lines[::-1]),
+                ("of a line twice", lambda lines: [*lines, lines[0]]),
+                ("of something else", lambda lines: [*lines, "# x"]),
+            )
+        ),
+        ("an empty list", text(SUMS, ""), "plan.json: is not listed"),
+        ("a list that is no text", text(SUMS, b"\xff\0"), "plan.json: is not listed"),
+        ("results that are no bundle", gone(SUMS), "publish it first", 2),
+        ("and have a link", all_of(gone(SUMS), link("plots")), "publish it first", 2),
         sealed=False,
     ),
 ]
@@ -688,11 +527,6 @@ def _rewrite(root: Path, how: Callable[[list[str]], list[str]]) -> None:
 
 # --- replay: a bundle measures what its plan says, or nothing -------------------------
 
-
-def experiment(said: str) -> Change:
-    return text(TREE, said)
-
-
 HONEST = """\
 name: small
 strategy: ddp
@@ -701,188 +535,126 @@ steps: 8
 warmup: 2
 launches: 1
 """
-_NO_FILE = "the bundle has no file of that name"
+NO_FILE, NO_CELL = "the bundle has no file of", "is no cell of the bundle's plan"
+PULLED = f"{HONEST}images: {{x: {{source: docker://x}}}}\n"
+
+
+def same(_: Path) -> None:
+    """Change nothing."""
+
 
 REPLAYS = [
     *(
-        Attack(
-            f"{name} ({command[-5:]})", experiment(HONEST + more), said, status, command
-        )
-        for command in (REPLAY, RUN)
-        for name, more, said, status in (
-            ("another cell", "seed: 7\n", "is no cell of the bundle's plan", 2),
-            (
-                "one more cell",
-                "batch_size: [32, 64]\n",
-                "is no cell of the bundle's plan",
-                2,
-            ),
-            (
-                "a library",
-                "env: {LD_PRELOAD: /x.so}\n",
-                "is no cell of the bundle's plan",
-                2,
-            ),
-            (
-                "a block with a cell",
+        Attack(f"{more.strip()} ({how[-5:]})", text(TREE, HONEST + more), said, 2, how)
+        for how in (REPLAY, RUN)
+        for said, experiments in {
+            NO_CELL: (
+                *("seed: 7\n", "batch_size: [32, 64]\n", "env: {LD_PRELOAD: /x.so}\n"),
                 "blocks: [{seed: 9}]\n",
-                "is no cell of the bundle's plan",
-                2,
             ),
-            ("a file as a key", "model: [{/x.py: {}}]\n", _NO_FILE, 2),
-            ("a file as a value", "model: /etc/evil.py\n", _NO_FILE, 2),
-            ("a file in a list", "data: [digits, ../x.py]\n", _NO_FILE, 2),
-            ("a strategy", "blocks: [{strategy: /x.py}]\n", _NO_FILE, 2),
-            ("a script", "script: ../../evil.py\n", _NO_FILE, 2),
-            ("a module", "script: -m http.server\n", _NO_FILE, 2),
-        )
-    ),
-    Attack(
-        "an image that is pulled",
-        experiment(f"{HONEST}images: {{x: {{source: docker://x}}}}\n"),
-        "nothing was run",
-        0,
-        REPLAY,
-    ),
-    *(
-        Attack(name, experiment(said), word, 2, REPLAY)
-        for name, said, word in (
-            ("YAML aliases", "a: &a [x]\nb: [*a, *a]\n", "without aliases"),
-            ("an experiment that is a list", "- 1\n", "expected a mapping"),
-            ("YAML that ends early", "a: [\n", "is not YAML"),
-            ("YAML too deep", "[" * 2000, "is not YAML"),
-            (
-                "YAML that runs",
-                "a: !!python/object/apply:os.system [x]\n",
-                "is not YAML",
+            NO_FILE: (
+                *("model: [{/x.py: {}}]\n", "model: /etc/evil.py\n"),
+                *("data: [digits, ../x.py]\n", "blocks: [{strategy: /x.py}]\n"),
+                *("script: ../../evil.py\n", "script: -m http.server\n"),
             ),
-            ("a long experiment", "#" * 1_100_000, "has more than"),
-        )
+        }.items()
+        for more in experiments
     ),
-    Attack(
-        "a name that is a path",
-        put(PLAN, "experiment.name", "../../x"),
-        "experiment.name must match",
-        2,
-        RUN,
-    ),
-    Attack(
-        "a faulty bundle", text("table.csv", "cell\n"), "because it has faults", 2, RUN
-    ),
-    Attack(
-        "a record that is a link",
-        link(RECORD),
-        "because it has faults",
-        2,
-        RUN,
-        sealed=False,
-    ),
-    Attack(
-        "code of theirs", lambda _: None, "code of its own: work/own/", 2, RUN, "own"
-    ),
-    Attack(
-        "their code is listed",
-        lambda _: None,
-        "their code: work/own/",
-        0,
-        REPLAY,
-        "own",
-    ),
-    Attack(
-        "a variable that loads code",
-        lambda _: None,
-        "code of its own: LD_AUDIT=",
-        2,
-        RUN,
-        "env",
-    ),
-    Attack("it is listed", lambda _: None, "their code: LD_AUDIT=", 0, REPLAY, "env"),
-]
-
-_FAILED = all_of(
-    put(RECORD, "status", "crashed"),
-    put(RECORD, "reason", TERMINAL),
-    lambda root: text(
-        f"requests/{DDP}.json",
-        json.dumps(
-            {
-                "attempt": 1,
-                "launches": 1,
-                "cell_hash": json.loads((root / PLAN).read_text())["cells"][1]["hash"],
-            }
+    *rows(
+        *(
+            (f"YAML {said[:20]!r}", text(TREE, said), word)
+            for said, word in (
+                ("a: &a [x]\nb: [*a, *a]\n", "without aliases"),
+                ("- 1\n", "expected a mapping"),
+                ("a: [\n", "is not YAML"),
+                ("[" * 2000, "is not YAML"),
+                ("a: !!python/object/apply:os.system [x]\n", "is not YAML"),
+                ("#" * 1_100_000, "has more than"),
+            )
         ),
-    )(root),
-)
+        ("an image to be pulled", text(TREE, PULLED), "nothing was run", 0),
+        command=REPLAY,
+        status=2,
+    ),
+    *rows(
+        ("a path as name", put(PLAN, "experiment.name", "../../x"), "must match"),
+        ("a faulty bundle", text("table.csv", "cell\n"), "because it has faults"),
+        ("a link as record", link(RECORD), "because it has faults"),
+        command=RUN,
+        status=2,
+    ),
+    Attack("their code", same, "code of its own: work/own/", 2, RUN, "own"),
+    Attack("their code is shown", same, "code: work/own/", 0, REPLAY, "own"),
+    Attack("their variable", same, "code of its own: LD_AUDIT=", 2, RUN, "env"),
+    Attack("their variable is shown", same, "code: LD_AUDIT=", 0, REPLAY, "env"),
+]
 
 # --- results of a stranger, which are read, or published again ------------------------
 
+
+def _ask(root: Path) -> None:
+    """As if the cell had been asked for, which `status` looks at."""
+    digest = json.loads((root / PLAN).read_text())["cells"][1]["hash"]
+    asked = {"attempt": 1, "launches": 1, "cell_hash": digest}
+    text(f"requests/{DDP}.json", json.dumps(asked))(root)
+
+
+FAILED = all_of(put(RECORD, "status", "crashed"), put(RECORD, "reason", TERMINAL), _ask)
+ASKED = f"requests/{DDP}.json"
+
 READERS = [
     *(
-        Attack(
-            f"{name} is {kind} ({command.split()[0]})",
-            make(name),
-            "is a link, a pipe or a device",
-            2,
-            command,
-        )
+        row
         for command in (TABLE, STATUS, COMPARE, PUBLISH, "answer {b}")
-        for name, kind, make in (
-            ("plots", "a link", link),
-            (LOG, "a link", link),
-            (RECORD, "a pipe", pipe),
-            ("site", "a link", link),
-        )
-    ),
-    Attack(
-        "a folder of code that leads out",
-        link("work/code/0123/containers"),
-        "is a link",
-        2,
-        PUBLISH,
-    ),
-    Attack(
-        "assets that lead out",
-        link("work/code/0123/src/rankbench/assets/x/y"),
-        "is a link",
-        2,
-        PUBLISH,
-    ),
-    *(
-        Attack(f"{name} ({command.split()[0]})", change, said, 2, command)
-        for command in (TABLE, STATUS, COMPARE)
-        for name, change, said in (
-            (
-                "a plan with a path",
-                put(PLAN, "cells.0.id", "../x"),
-                "cells[0].id must match",
+        for row in rows(
+            *(
+                (f"{name} is {kind}, {command}", make(name), "is a link, a pipe or a")
+                for name, kind, make in (
+                    *(("plots", "a link", link), (LOG, "a link", link)),
+                    *((RECORD, "a pipe", pipe), ("site", "a link", link)),
+                )
             ),
-            ("a plan without override", lacks(PLAN, "experiment.override"), "override"),
-            ("a plan of lists", text(PLAN, _LISTS), "more lists than any"),
+            (
+                f"a cell's path, {command}",
+                put(PLAN, "cells.0.id", "../x"),
+                "must match",
+            ),
+            (f"a plan of lists, {command}", text(PLAN, LISTS), "more lists than any"),
+            command=command,
+            status=2,
         )
     ),
-    *(
-        Attack(
-            f"a record with {word} ({command.split()[0]})",
-            change,
-            "record.json",
-            status,
-            command,
-        )
-        for command, status in ((TABLE, 0), (STATUS, 0))
-        for word, change in (
-            ("no sense", put(RECORD, "status", "well")),
-            ("lists", text(RECORD, _LISTS)),
-        )
+    *rows(
+        ("a folder of code", link("work/code/0123/containers"), "is a link"),
+        ("its assets", link("work/code/0123/src/rankbench/assets/x/y"), "is a link"),
+        command=PUBLISH,
+        status=2,
     ),
-    *(
-        Attack(
-            f"a reason that the terminal obeys, {command}",
-            _FAILED,
-            "owned",
-            status,
-            command,
-        )
-        for command, status in ((TABLE, 0), (STATUS, 1))
+    *rows(
+        ("no sense, table", put(RECORD, "status", "well"), "record.json"),
+        ("lists, table", text(RECORD, LISTS), "record.json"),
+        ("escapes, table", FAILED, "owned"),
+        command=TABLE,
+        status=0,
+    ),
+    *rows(
+        *(
+            (f"{key}, status", all_of(_ask, change), f"{file} is damaged")
+            for key, file, change in (
+                ("no sense", RECORD, put(RECORD, "status", "well")),
+                ("lists", RECORD, text(RECORD, LISTS)),
+                ("no start", RECORD, lacks(RECORD, "started")),
+                ("no number", RECORD, lacks(RECORD, "launch")),
+                ("an empty image", RECORD, put(RECORD, "image", {})),
+                ("empty hosts", RECORD, put(RECORD, "hosts", [{}])),
+                ("launches", ASKED, put(ASKED, "launches", [])),
+                ("an attempt", ASKED, put(ASKED, "attempt", "../../elsewhere")),
+                ("another key", ASKED, put(ASKED, "unknown", 1)),
+            )
+        ),
+        ("escapes, status", FAILED, "owned", 1),
+        command=STATUS,
+        status=0,
     ),
 ]
 
@@ -916,7 +688,9 @@ def on_signature(how: Callable[[bytes], bytes]) -> Change:
 def _other_bits(data: bytes) -> bytes:
     """Bits that decoders of base64 ignore."""
     place = data.index(b"=\n-----END") - 1
-    letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    letters = (
+        f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}+/".encode()
+    )
     last = letters[letters.index(data[place : place + 1]) + 1]
     return data[:place] + bytes([last]) + data[place + 1 :]
 
@@ -938,10 +712,8 @@ def _copied(name: str) -> Change:
 
 
 def _listed(root: Path) -> None:
-    path = signature_of(root)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    line = f"{digest}  signatures/{path.name}"
-    _rewrite(root, lambda lines: [*lines, line])
+    name = signature_of(root).name
+    _rewrite(root, lambda lines: [*lines, f"{'0' * 64}  signatures/{name}"])
 
 
 def _many(root: Path) -> None:
@@ -949,97 +721,65 @@ def _many(root: Path) -> None:
         (root / f"signatures/{number:016x}.sig").write_bytes(b"")
 
 
-_NOT_OURS = "is not written as ssh-keygen"
+def _lines(data: bytes) -> bytes:
+    return data.replace(b"\nU1NIU0lH", b"\nU1NI\nU0lH")
+
+
+NOT_OURS, INVALID = "is not written as ssh-keygen", "is no valid signature of"
 SIGNATURES = [
-    Attack(name, change, said, 1, SIGNED, "signed", sealed)
-    for name, change, said, sealed in (
-        (
-            "a signature of something else",
-            resigned("git"),
-            "namespace does not match",
-            False,
-        ),
-        (
-            "a signature of another text",
-            resigned("rankbench", b"{}"),
-            "is no valid signature of",
-            False,
-        ),
-        ("other bits of it", on_signature(_other_bits), _NOT_OURS, False),
-        (
-            "other lines of it",
-            on_signature(lambda d: d.replace(b"\nU1NIU0lH", b"\nU1NI\nU0lH")),
-            _NOT_OURS,
-            False,
-        ),
-        ("it is cut off", on_signature(lambda d: d[:-40]), _NOT_OURS, False),
-        ("it is huge", _huge, _NOT_OURS, False),
-        ("it is empty", on_signature(lambda _: b""), _NOT_OURS, False),
-        ("another name", _renamed, "another name than its key", False),
-        (
-            "a copy of another name",
-            _copied("jdoe.sig"),
-            "signatures/jdoe.sig: is not listed",
-            False,
-        ),
-        (
-            "a copy in a folder",
-            _copied(f"sub/{'a' * 16}.sig"),
-            "is not listed in",
-            False,
-        ),
-        ("it is listed", _listed, "is a signature, but", False),
-        ("a hundred more", _many, "no more than 100", False),
-        ("it is gone", gone("signatures/*"), "there is none by jdoe", False),
-        (
-            "sealed after it",
-            raw(RECORD, "Example CPU", "Faster CPU"),
-            "is no valid signature of",
-            True,
-        ),
-        (
-            "another version after it",
-            maker(rankbench="0.0.7"),
-            "is no valid signature of",
-            True,
-        ),
-    )
-] + [
-    Attack(
-        "a stranger has signed",
-        lambda _: None,
-        "does not count in",
-        1,
-        "verify {b} --signer {keys}/roe.keys",
-        "signed",
-        False,
+    *rows(
+        ("a signature for git", resigned("git"), "namespace does not match"),
+        ("a signature of a text", resigned("rankbench", b"{}"), INVALID),
+        ("other bits of it", on_signature(_other_bits), NOT_OURS),
+        ("other lines of it", on_signature(_lines), NOT_OURS),
+        ("it is cut off", on_signature(lambda data: data[:-40]), NOT_OURS),
+        ("it is huge", _huge, NOT_OURS),
+        ("it is empty", on_signature(lambda _: b""), NOT_OURS),
+        ("another name", _renamed, "another name than its key"),
+        ("a copy", _copied("jdoe.sig"), "signatures/jdoe.sig: is not listed"),
+        ("a copy in a folder", _copied(f"sub/{'a' * 16}.sig"), "is not listed in"),
+        ("it is listed", _listed, "is a signature, but"),
+        ("a hundred more", _many, "no more than 100"),
+        ("it is gone", gone("signatures/*"), "there is none by jdoe"),
+        command=SIGNED,
+        base="signed",
+        sealed=False,
     ),
-    Attack(
-        "one of two has signed",
-        lambda _: None,
-        "there is none by roe",
-        1,
-        f"{SIGNED} --signer {{keys}}/roe.keys",
-        "signed",
-        False,
+    *rows(
+        ("sealed after it", raw(RECORD, "Example CPU", "Faster CPU"), INVALID),
+        ("another version after it", V7, INVALID),
+        command=SIGNED,
+        base="signed",
     ),
-    Attack(
-        "nobody has signed",
-        lambda _: None,
-        "there are none: nobody in",
-        1,
-        "verify {b} --signers {keys}/allowed_signers",
-        "plain",
-        False,
-    ),
-    Attack(
-        "faults are not signed",
-        text("table.csv", ""),
-        "is not signed, because",
-        2,
-        "publish --sign {keys}/roe --add-to {b}",
-        "signed",
-        False,
+    *(
+        Attack(name, change, said, status, command, base, sealed=False)
+        for name, change, said, status, command, base in (
+            (
+                "a stranger",
+                same,
+                "does not count in",
+                1,
+                f"verify {{b}} {ROE}",
+                "signed",
+            ),
+            (
+                "one of two",
+                same,
+                "there is none by roe",
+                1,
+                f"{SIGNED} {ROE}",
+                "signed",
+            ),
+            ("nobody", same, "there are none: nobody in", 1, ALLOWED, "plain"),
+            (
+                "faults",
+                text("table.csv", ""),
+                "is not signed, because",
+                2,
+                ADD,
+                "signed",
+            ),
+        )
     ),
 ]
 
@@ -1141,7 +881,7 @@ DAMAGES: dict[str, dict[str, Change]] = {
         "huge losses": steps(rank0_loss=np.full(WARMUP + STEPS, 1e80)),
         "of no rank": lambda at: np.savez(at / _T),
         "of others": lambda at: np.savez(at / _T, other=np.ones(3)),
-        "objects": member(_npy(np.array([Bomb()], dtype=object), allow_pickle=True)),
+        "objects": member(PICKLED),
         "a pickle": member(pickle.dumps(Bomb())),
         "a header alone": member(_header(_SHAPE)),
         "a header that claims much": member(_header((2**40, 6))),
