@@ -109,8 +109,8 @@ def test_both_forms_verify_and_say_what_was_not_checked(made, cli, tmp_path):
         assert lines[0] == "the bundle is not signed"
         (unchecked,) = lines[1:]
         for word in (
-            "work/*.zst (1)",
-            "work/*.def (1)",
+            "work/code/*.zst (1)",
+            "work/code/*.def (1)",
             "plots/*.svg",
             "records/*.log",
         ):

@@ -76,20 +76,6 @@ def disguise() -> Disguise:
         ("mail smith@physics.example.org now", "mail mail1 now"),
         ("on GPU-01234567-89ab-cdef-0123-456789abcdef", "on gpu1"),
         ("on MIG-01234567-89ab-cdef-0123-456789abcdef.", "on gpu1."),
-        ("srun -p smith-lab --partition=far", "srun -p partition2 --partition=partition1"),
-        ("SLURM_JOB_PARTITION=smith-lab, far away", "SLURM_JOB_PARTITION=partition2, far away"),
-        ("partition: [smith-lab, far]", "partition: [partition2, partition1]"),
-        ("API_KEY=abc NCCL_IB_PKEY=7", "API_KEY=value1 NCCL_IB_PKEY=7"),
-        ("--token hf_abcdefgh", "--token value1"),
-        ("bound to fe80::1234:5678:9abc%eth0 ok", "bound to address1%eth0 ok"),
-        ("[2001:db8:0:1:2:3:4:5]:29500 ::1", "[address1]:29500 ::1"),
-        ("at 12:30:45 c10::Error std::bad", "at 12:30:45 c10::Error std::bad"),
-        ("HWaddr 02:42:ac:11:00:02 up", "HWaddr mac1 up"),
-        ("gid fe80:0000:0000:0000:0002:c903:00a0:1234", "gid address1"),
-        ("GUID 0x0002c90300a01234 0002:c903:00a0:1234", "GUID guid1 guid2"),
-        ("mail smith@physics.example.org now", "mail mail1 now"),
-        ("on GPU-01234567-89ab-cdef-0123-456789abcdef", "on gpu1"),
-        ("on MIG-01234567-89ab-cdef-0123-456789abcdef.", "on gpu1."),
         (
             "srun -p smith-lab --partition=far",
             "srun -p partition2 --partition=partition1",
@@ -146,10 +132,6 @@ REAL = {
     "hf_abcdefgh": "value",
     "smith-lab": "partition",
     "lab-module": "value",
-    "fd00:aa::17": "address",
-    "hf_abcdefgh": "value",
-    "smith-lab": "partition",
-    "lab-module": "value",
 }
 
 
@@ -168,11 +150,7 @@ def write_results(root: Path) -> Layout:
         "name": "srun",
         "argv": [f"{HOME}/.venv/bin/python", "--host=bigiron17:29500"],
         "env": {
-            **{
             **{"HOME": f"{HOME}", "USER": "jdoe", "PATH": f"{HOME}/bin:/bin"},
-            **{"HF_TOKEN": "hf_abcdefgh", "MODULES": "lab-module"},
-            **{"OMP_PLACES": "cores", "LEVEL": "3"},
-        },
             **{"HF_TOKEN": "hf_abcdefgh", "MODULES": "lab-module"},
             **{"OMP_PLACES": "cores", "LEVEL": "3"},
         },
@@ -189,7 +167,6 @@ def write_results(root: Path) -> Layout:
         (path.parent / "claim.json").write_text(json.dumps(owner))
         (path.parent / "rank0.log").write_text(
             f"[bigiron17] jdoe: NET/Socket eth0:10.11.12.13<0> {HOME}/.netrc\n"
-            "peer fd00:aa::17, login with hf_abcdefgh in partition smith-lab\n"
             "peer fd00:aa::17, login with hf_abcdefgh in partition smith-lab\n"
             "ranks 0 and 1 used the same GPU (GPU-5c0ffee5-0001)\n"
             "slurmstepd: *** STEP 8150042.0 ON bigiron17 CANCELLED ***\n"

@@ -35,7 +35,7 @@ def verify(arguments: argparse.Namespace) -> int:
     why = f": {found.why}" if found.why else ""
     said = {
         True: f"verified: its numbers were derived again{why}",
-        False: f"not verified: {len(found.findings)} faults",
+        False: f"not verified; faults: {len(found.findings)}",
         None: f"not verified: not all was derived again{why}",
     }[verified]
     lines = [f"{arguments.bundle}: {said}", *map(str, found.findings)]

@@ -212,11 +212,10 @@ def _is_foreign(name: str) -> bool:
 
 def _group(names: Collection[str]) -> list[str]:
     """Files in few words: `plots/*.svg (6)`."""
-    paths = map(PurePosixPath, names)
-    counts = Counter(
-        f"{path.parts[0]}/*{path.suffix}" if len(path.parts) > 1 else path.name
-        for path in paths
-    )
+    counts: Counter[str] = Counter()
+    for path in map(PurePosixPath, names):
+        above = path.parent.parts[: 2 if path.parts[0] == "work" else 1]
+        counts["/".join([*above, f"*{path.suffix}" if above else path.name])] += 1
     return [f"{n} ({counts[n]})" if "*" in n else n for n in sorted(counts)]
 
 
