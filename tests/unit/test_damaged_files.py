@@ -151,14 +151,17 @@ def test_the_table_is_written_and_names_the_file(tmp_path, capsys):
 
 
 def test_status_compare_and_answer_go_on_without_the_cell(tmp_path, capsys):
-    layout = write_example(tmp_path)
+    layout = write_example(tmp_path / "results")
     path = layout.launch(CELL, 1, 3) / RECORD
     path.write_text("{")
     root = str(layout.root)
-    for command in (["status", root], ["compare", root, root], ["answer", root]):
-        main(command)
+    later = shutil.copytree(root, tmp_path / "later")
+    for other in later.rglob(RECORD):
+        other.write_text(other.read_text().replace('"2026-', '"2027-'))
+    for command in (["status", root], ["compare", root, later], ["answer", root]):
+        main([*map(str, command)])
         said = capsys.readouterr()
-        assert "single" in said.out
+        assert "ddp" in said.out
         assert said.err == ""
     assert main(["status", root, "single.none.1x1.convnet.digits"]) == 0
     assert main(["status", root, CELL]) == 2
