@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ Schema = dict[str, Any]
 
 def load_schema(name: str) -> Schema:
     """Read the schema ``workflow/schemas/NAME.schema.yaml``."""
+    return copy.deepcopy(_read_schema(name))
+
+
+@cache
+def _read_schema(name: str) -> Schema:
     schema = load_yaml(SCHEMAS / f"{name}.schema.yaml")
     keys = schema.get("properties", {})
     for each in (keys, keys.get("site", {}).get("properties", {})):
@@ -151,7 +156,7 @@ def _point(path: Path, scopes: Sequence[Node], said: str) -> str:
     for word in re.split(r": |\.", said):
         block = re.fullmatch(r"block (\d+)", word)
         steps: list[str | int] = ["blocks", int(block[1])] if block else [word]
-        below = [node for scope in scopes if (node := _descend(scope, steps))]
+        below = [node for scope in scopes if (node := reduce(_child, steps, scope))]
         if not below:
             break
         found = below[0]
@@ -168,12 +173,6 @@ def _point(path: Path, scopes: Sequence[Node], said: str) -> str:
         found = min(quoted, key=lambda pair: pair[0])[1]
     line = f":{found.start_mark.line + 1}" if found is not None else ""
     return f"{path}{line}: {said}"
-
-
-def _descend(node: Any, steps: Iterable[str | int]) -> Any:
-    for step in steps:
-        node = _child(node, step)
-    return node
 
 
 def _child(node: Any, step: str | int | None) -> Any:
