@@ -219,7 +219,7 @@ def learn_misses(cases: Sequence[Case]) -> tuple[float, float]:
 
 
 def by_other_sources(cases: Sequence[Case]) -> Interval:
-    """The interval of `rankbench predict`, learned without the source of the case."""
+    """The interval of `answer --at`, learned without the source of the case."""
     misses = {
         source: learn_misses([case for case in cases if case.source != source])
         for source in {case.source for case in cases}

@@ -1,4 +1,4 @@
-"""Does `rankbench predict` foresee what eight hosts give, from one to three of them?
+"""Does `answer --at` foresee what eight hosts give, from one to three of them?
 
     sudo .venv/bin/python benchmarks/predicting.py        # hours, on an idle machine
     .venv/bin/python benchmarks/predicting.py --show      # what is there so far

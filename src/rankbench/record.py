@@ -9,6 +9,7 @@ shared file systems.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -505,14 +506,17 @@ def describe_result(record: Record) -> str:
 
 
 def describe_speed(records: Sequence[Record]) -> str:
-    """The mean speed of the launches of an attempt that count; empty without any."""
+    """The mean speed of the launches of an attempt that count; empty without any.
+
+    A table omits steps before the steady state, so its number may differ a little.
+    """
     counted = counting(records)
     ok = [r for r in counted if r["status"] == "ok" and r.get("ranks")]
     if not ok:
         return ""
     words = [describe_result(record).split() for record in ok]
-    mean = sum(float(value) for value, _ in words) / len(words)
-    return f"{mean:.0f} {words[0][1]}"
+    mean = math.exp(sum(math.log(float(value)) for value, _ in words) / len(words))
+    return f"about {mean:.0f} {words[0][1]}"
 
 
 def describe_launch(record: Record, *, is_repeated: bool) -> str:

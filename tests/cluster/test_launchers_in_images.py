@@ -134,7 +134,7 @@ def test_an_image_that_the_first_host_lacks(site, images, lacking):
     lacking("node1")
     with pytest.raises(PretendError):
         site.submit("nowhere", cell)
-    log = (site.project.root / f"results/nowhere/logs/{cell}.log").read_text()
+    log = (site.project.root / f"results/nowhere/work/logs/{cell}.log").read_text()
     assert "`rankbench images` makes it" in log
     (record,) = site.records("nowhere")[cell]
     assert (record["status"], record["cause"]) == ("crashed", "site")

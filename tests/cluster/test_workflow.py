@@ -111,7 +111,7 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(site, run, sna
     session.communicate()
     for cell in (ONE, TWO):
         assert f"0/1  {cell}\n" in said
-        assert f"log: results/lost/logs/{cell}.log\n" in said
+        assert f"log: results/lost/work/logs/{cell}.log\n" in said
         assert "again: rankbench rerun lost.yaml" in said
     assert "job " in said
 

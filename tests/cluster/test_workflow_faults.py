@@ -106,7 +106,7 @@ def test_every_cell_has_its_row(site, outcome, strategy):
     row = table_of(site, "faults")[cell]
     assert row["status"] == status, row["reason"]
     assert words in row["reason"]
-    log = f"results/faults/logs/{cell}.log"
+    log = f"results/faults/work/logs/{cell}.log"
     ok = int(status == "ok")
     lines = outcome.status.splitlines()
     at = next(n for n, line in enumerate(lines) if cell in line)

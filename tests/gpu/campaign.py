@@ -234,7 +234,7 @@ ROWS = (
 
 
 def estimates(part: Part) -> None:
-    """What `rankbench cells --memory` says of the same cells; it uses no GPU."""
+    """What `rankbench run -n --memory` says of the same cells; it uses no GPU."""
     from harness import make_cell
 
     from rankbench.matrix.candidate import shape_of

@@ -289,24 +289,22 @@ def test_publish_writes_bundle_and_site_once(project):
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_changed_default_makes_rows_stale(again):
+def test_a_changed_default_makes_rows_stale_and_a_run_measures_them(again):
     schema = again.root / "workflow/schemas/experiment.schema.yaml"
     text = schema.read_text()
     assert "default: [0.01]" in text
     schema.write_text(text.replace("default: [0.01]", "default: [0.02]"))
-    before = records_of(again.root)
-    done = again.snakemake()
-    assert done.returncode == 0, done.stdout
-    assert records_of(again.root) == before
-    table = read_table(again.root)
-    assert table[ONE]["status"] == table[DDP]["status"] == "stale"
     states = again.rankbench("status", "experiment.yaml").stdout
     assert f"stale          1/1  {DDP}" in states
-    assert table[ONE]["throughput"] == ""
-    done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}")
+    before = records_of(again.root)
+    done = again.snakemake("only=strategy=single", "experiment=experiment.yaml")
     assert done.returncode == 0, done.stdout
+    assert f"{ONE}  1 launches of 1 rank  (measured before the cell's" in done.stdout
+    after = records_of(again.root)
+    assert before.items() < after.items()
     table = read_table(again.root)
-    assert (table[ONE]["status"], table[DDP]["status"]) == ("ok", "stale")
+    assert (table[ONE]["status"], table[ONE]["attempt"]) == ("ok", "2")
+    assert (table[DDP]["status"], table[DDP]["throughput"]) == ("stale", "")
 
 
 @pytest.fixture(scope="module")
@@ -344,10 +342,10 @@ def test_launches_of_cells_take_turns(in_turns):
     expected = [cell for number in (1, 2, 3) for cell in draw(cells, seed, number)]
     assert [record["cell_id"] for record in ordered] == expected
     # One job measured both cells; the log of each cell tells of its own launches.
-    logs = (project.root / "results/small/logs").glob("*.1x1.*.log")
-    assert [path.read_text().count(" ok  ") for path in logs] == [3, 3]
-    (log,) = (project.root / "results/small/logs").glob("this-machine.log")
-    assert log.read_text().count(" ok  ") == 6
+    logs = (project.root / "results/small/work/logs").glob("*.1x1.*.log")
+    assert [path.read_text().count("/3  launch ") for path in logs] == [3, 3]
+    (log,) = (project.root / "results/small/work/logs").glob("this-machine.log")
+    assert log.read_text().count("/3  launch ") == 6
     assert "5 launches left, about" in printed
 
 

@@ -116,12 +116,14 @@ def test_results_need_no_experiment(folder, command, options, cli):
         (["run", "mien"], "mien does not exist (experiments and results here: config"),
         (["run", "confg.yaml"], "does not exist: did you mean config.yaml?"),
         (["status", "smal"], "smal does not exist"),
+        (["run", "local_profile/site.py"], "`script: ./FILE` in an experiment"),
         (["run", "results/small"], "is a result folder: name the experiment file"),
     ],
 )
 def test_what_was_meant(folder, words, said, cli):
     (folder / "results/small").mkdir(parents=True)
     (folder / "results/small/plan.json").touch()
+    (folder / "local_profile/site.py").touch()
     assert said in cli(*words, status=2).err
 
 

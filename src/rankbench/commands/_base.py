@@ -133,6 +133,12 @@ def resolve(given: str) -> str:
     meant = [Path(f"{given}.yaml"), Path("results", given), *results[:1]]
     if found := [each for each in meant if each.exists()]:
         return str(found[0])
+    if path.is_file():
+        how = "; `script: ./FILE` in an experiment measures a script"
+        raise ValueError(
+            f"{given} is no experiment (YAML), result folder or bundle"
+            + (how if path.suffix == ".py" else "")
+        )
     here = [*map(str, sorted(Path().glob("*.yaml"))), *sorted(_list_results())]
     near = get_close_matches(given, here, 1)
     raise ValueError(

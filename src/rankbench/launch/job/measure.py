@@ -205,11 +205,11 @@ def _end(
     write_json(layout.summary(attempt.id, number), summary)
     said = f"{attempt.id}  {verdict.status}: {verdict.reason}"
     if verdict.status == "ok":
-        speed = describe_speed(read_attempt(attempt.directory))
-        said = f"{attempt.id}  ok {verdict.ok}/{verdict.wanted}  {speed}"
+        said = f"{attempt.id}  ok {verdict.ok}/{verdict.wanted}"
         with suppress(ValueError):
-            before = read_attempt(layout.attempt(attempt.id, number - 1))
-            if speed := describe_speed(before):
-                said += f" (attempt {number - 1}: {speed})"
+            folders = (attempt.directory, layout.attempt(attempt.id, number - 1))
+            now, before = (describe_speed(read_attempt(each)) for each in folders)
+            if before:
+                said += f"  {now}; attempt {number - 1}: {before}"
     say(attempt.id, said)
     return verdict.status
