@@ -148,12 +148,12 @@ def foresee(kept: Path, one: Combination) -> Iterator[Foreseen]:
     if not (results / "plan.json").exists():
         return
     found = read(Layout(results)).measured
-    hosts = {s.row.id: Topology.parse(s.row.cell.topology).nodes for s in found}
-    known = [one for one in found if hosts[one.row.id] <= FITTED]
+    hosts = {s.id: Topology.parse(s.cell.topology).nodes for s in found}
+    known = [one for one in found if hosts[one.id] <= FITTED]
     for summary in found:
-        if hosts[summary.row.id] <= FITTED:
+        if hosts[summary.id] <= FITTED:
             continue
-        row = summary.row
+        row = summary
         shape = Shape(**row.launches[0].record["shape"])
         target = PredictedCell(id=row.id, cell=row.cell, shape=shape, infeasible=None)
         (made,) = predict(known, [target])

@@ -99,7 +99,7 @@ def test_one_damaged_file_is_named_in_its_row_alone(
     DAMAGES[file][name](launch)
     found = read(example)
     (summary,) = (one for one in found.rows if one.id == CELL)
-    row = summary.row
+    row = summary
     assert row in found.rows
     assert (row.status, row.launches, summary.numbers) == ("stale", (), {})
     # A record may claim what its steps do not have.
@@ -117,7 +117,7 @@ def test_one_damaged_file_is_named_in_its_row_alone(
 def test_a_record_of_another_definition_is_stale(example, rest, launch):
     put(RECORD, "cell_hash", "0" * 16)(launch)
     found = read(example).rows
-    (row,) = (one.row for one in found if one.id == CELL)
+    (row,) = (one for one in found if one.id == CELL)
     assert (row.status, "definition changed" in row.reason) == ("stale", True)
     assert shown(found) == rest
 
@@ -130,7 +130,7 @@ def test_a_damaged_gate_makes_its_row_stale(tmp_path):
     gate = layout.attempt(planned[0]["id"], 1) / "gate/1"
     gate.mkdir(parents=True)
     (gate / RECORD).write_text("{")
-    damaged, sound = read(layout).results.rows
+    damaged, sound = read(layout).rows
     assert (damaged.status, sound.status) == ("stale", "ok")
     assert damaged.reason.startswith(f"records/{damaged.id}/1/gate/1/record.json is ")
 

@@ -262,7 +262,7 @@ def target_of(topology: str, *, strong: bool = False, **changes: Any) -> Predict
 
 
 def predict_one(layout: Layout, target: PredictedCell) -> Prediction:
-    (made,) = predict(read(layout).summaries, [target])
+    (made,) = predict(read(layout).rows, [target])
     return made
 
 
@@ -287,7 +287,7 @@ def test_a_planted_machine_is_foreseen(tmp_path, strong, slowdown, topology):
     assert low < true < high
     # The update does not shrink with the batch, and little else is approximate.
     assert made.numbers["step_ms"].value == pytest.approx(true, rel=0.02)
-    assert [one.row.cell.topology for one in made.fitted] == ["1x1", "2x1", "3x1"]
+    assert [one.cell.topology for one in made.fitted] == ["1x1", "2x1", "3x1"]
     assert made.numbers["memory_mib"].value == pytest.approx(
         100 + 2 * target.shape.rank_batch, rel=0.05
     )

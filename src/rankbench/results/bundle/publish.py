@@ -105,8 +105,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
         shutil.copyfile(bundle, beside / bundle.name)
         downloads = _measure_files(beside)
         names = {
-            summary.row.id: _copy_logs(layout, summary.row.id, beside)
-            for summary in found.summaries
+            summary.id: _copy_logs(layout, summary.id, beside) for summary in found.rows
         }
         page = beside / "index.html"
         text = to_html(document, found, {"downloads": downloads, "logs": names})
@@ -118,7 +117,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     return Publication(
         bundle=bundle,
         page=folder / page.name,
-        cells=len(found.summaries),
+        cells=len(found.rows),
         bundle_bytes=sizes[bundle.name],
         page_bytes=sizes[page.name],
         bytes=sum(sizes.values()) - log_bytes - sizes[bundle.name],

@@ -26,14 +26,6 @@ class ResultSet(Results):
     layout: Layout
     strict: bool = False
 
-    @property
-    def results(self) -> ResultSet:
-        return self
-
-    @property
-    def summaries(self) -> Sequence[Summary]:
-        return self.rows
-
     @cached_property
     def measured(self) -> list[Summary]:
         """The rows that are ok."""

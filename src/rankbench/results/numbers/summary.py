@@ -102,10 +102,6 @@ class Summary(Row):
     look: int = 1
 
     @property
-    def row(self) -> Summary:
-        return self
-
-    @property
     def counted(self) -> list[Measures]:
         """The launches that count: all but the disturbed ones."""
         return [

@@ -97,7 +97,7 @@ def predict(
 def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     if target.infeasible:
         return Prediction(target=target, refused=target.infeasible)
-    if not any(_is_alike(row.row.cell, target.cell) for row in rows):
+    if not any(_is_alike(row.cell, target.cell) for row in rows):
         return Prediction(target=target, refused="none of its rows is measured")
     chosen = _choose(target, rows)
     scales = list(map(read_scale, chosen))
@@ -123,7 +123,7 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     batch = 1e3 * target.shape.global_batch
     base = chosen[-1].efficiency_base
     memory = _predict_memory(scales, target, doublings)
-    record = scales[-1].summary.row.launches[0].record
+    record = scales[-1].summary.launches[0].record
     limit = memory_of_device(record, target.cell.device)
     if limit is not None and target.cell.device != "cuda":
         limit /= target.shape.ranks_per_node
@@ -159,27 +159,27 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
     devices are on several hosts exactly if the target is. Of rows with equally many
     devices the one counts whose hosts have as many as those of the target.
     """
-    own = [row for row in rows if _is_alike(row.row.cell, target.cell)]
-    alone = [row for row in own if row.row.devices == 1] or [
+    own = [row for row in rows if _is_alike(row.cell, target.cell)]
+    alone = [row for row in own if row.devices == 1] or [
         row
         for row in rows
-        if row.row.cell.is_base
-        and row.row.cell.apart_from(PLACEMENT) == target.cell.apart_from(PLACEMENT)
+        if row.cell.is_base
+        and row.cell.apart_from(PLACEMENT) == target.cell.apart_from(PLACEMENT)
     ]
     several = [
         row
         for row in own
-        if row.row.devices > 1
+        if row.devices > 1
         and OVERSUBSCRIBED not in row.marks
-        and (row.row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
+        and (row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
     ]
     wanted = target.cell.size.devices_per_node
     by_devices: dict[int, Summary] = {}
     nearest = sorted(
-        several, key=lambda row: abs(row.row.cell.size.devices_per_node - wanted)
+        several, key=lambda row: abs(row.cell.size.devices_per_node - wanted)
     )
     for row in [*alone, *nearest]:
-        by_devices.setdefault(row.row.devices, row)
+        by_devices.setdefault(row.devices, row)
     return [
         by_devices[count]
         for count in sorted(by_devices)
@@ -202,12 +202,12 @@ def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
         )
     if len(scales) < 2:
         return (
-            f"{scales[0].summary.row.id} is its only smaller row {where}; "
+            f"{scales[0].summary.id} is its only smaller row {where}; "
             "a prediction needs two scales"
         )
     kinds = set()
     for scale in scales:
-        for launch in scale.summary.row.launches:
+        for launch in scale.summary.launches:
             for host in launch.record["hosts"]:
                 names = sorted(f" + {gpu['name']}" for gpu in host.get("gpus") or ())
                 kinds.add(f"{host.get('cpus')} x {host.get('cpu')}{''.join(names)}")

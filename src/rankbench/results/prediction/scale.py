@@ -98,7 +98,7 @@ class Scale:
 def read_scale(summary: Summary) -> Scale:
     """Reduce a row that is ok."""
     sweeps = find_sweeps(summary)
-    records = [launch.record for launch in summary.row.launches]
+    records = [launch.record for launch in summary.launches]
     parts = [launch.parts for launch in summary.measures]
     times = [sweep.times_weights for sweep in sweeps]
     rates = [launch.throughput for launch in summary.counted]
@@ -109,7 +109,7 @@ def read_scale(summary: Summary) -> Scale:
     return Scale(
         summary=summary,
         shape=Shape(**records[0]["shape"]),
-        devices=summary.row.devices,
+        devices=summary.devices,
         throughput=geometric_mean(rates).scaled(1 / summary.cell.units_per_sample),
         work=_middle([(p.input + p.computation + p.host) / 1e3 for p in parts]),
         exposed=_middle([p.exchange / 1e3 for p in parts]),
@@ -121,7 +121,7 @@ def read_scale(summary: Summary) -> Scale:
                 for launch in summary.measures
             ]
         ),
-        late=np.concatenate([_late(launch) for launch in summary.row.launches]),
+        late=np.concatenate([_late(launch) for launch in summary.launches]),
         operations={}
         if None in times
         else {sweep.operation: sweep.times_weights or 0.0 for sweep in sweeps},
@@ -172,15 +172,15 @@ def _buckets(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:
 def _stages(summary: Summary) -> Stages | None:
     launches = [
         [rank.get("details") or {} for rank in launch.record["ranks"]]
-        for launch in summary.row.launches
+        for launch in summary.launches
     ]
     # On a mesh, several ranks share a stage.
-    on_mesh = "pipe" in summary.row.cell.options
+    on_mesh = "pipe" in summary.cell.options
     if on_mesh or not all("forward_s" in rank for ranks in launches for rank in ranks):
         return None
     costs = launches[0][0].get("part_costs") or ()
     return Stages(
-        schedule=str(summary.row.cell.options.get("schedule")),
+        schedule=str(summary.cell.options.get("schedule")),
         microbatches=int(launches[0][0]["microbatches"]),
         forward=_middle([sum(r["forward_s"] for r in ranks) for ranks in launches]),
         backward=_middle([sum(r["backward_s"] for r in ranks) for ranks in launches]),

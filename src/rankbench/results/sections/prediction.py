@@ -109,13 +109,13 @@ def _plot(made: Sequence[Prediction]) -> PanelPlot:
     by_row: dict[str, list[Prediction]] = {}
     for one in sorted(made, key=lambda one: one.target.cell.size.devices):
         if one.throughput:
-            by_row.setdefault(one.fitted[-1].row.id, []).append(one)
+            by_row.setdefault(one.fitted[-1].id, []).append(one)
 
     def rows(point: Summary) -> Iterator[dict[str, Any]]:
         """A cell, and what is predicted from it and smaller ones."""
-        same = {"kind": "measured", "unit": f"{point.row.cell.unit}/s"}
-        base, own = point.efficiency_base, by_row.get(point.row.id, ())
-        found = [(point.row.id, point.row.devices, point.numbers["throughput"])]
+        same = {"kind": "measured", "unit": f"{point.cell.unit}/s"}
+        base, own = point.efficiency_base, by_row.get(point.id, ())
+        found = [(point.id, point.devices, point.numbers["throughput"])]
         found += [
             (each.target.id, each.target.cell.size.devices, each.throughput)
             for each in own
@@ -140,7 +140,7 @@ def _plot(made: Sequence[Prediction]) -> PanelPlot:
             "ideal": float,
         },
         rows=rows,
-        says=lambda panel: any(point.row.id in by_row for point in panel.points),
+        says=lambda panel: any(point.id in by_row for point in panel.points),
         draw=partial(_draw, by_row),
         lines={"ideal": "--"},
     )
@@ -156,13 +156,13 @@ def _draw(
     (axes,) = grid
 
     def measured(_: Series, point: Summary) -> Mark:
-        devices = Estimate(float(point.row.devices))
+        devices = Estimate(float(point.devices))
         return plotting.Mark(devices, point.numbers["throughput"])
 
     ends = plotting.draw_series(axes, panel, styles, measured)
-    devices = {point.row.devices for point in panel.points}
+    devices = {point.devices for point in panel.points}
     for series, point in plotting.each_row(panel):
-        if own := by_row.get(point.row.id):
+        if own := by_row.get(point.id):
             style, last = styles[series.name], measured(series, point)
             start = last.y.value
             marks = [last._replace(y=Estimate(start, start, start))]

@@ -106,14 +106,14 @@ def _compare(
 def _ratio(row: Summary, base: Summary, name: str) -> Estimate | None:
     """The ratio of two rows within rounds; None without enough common ones."""
     sides = {
-        one.row.id: [(n.turn, getattr(n, name) or 0.0) for n in one.counted]
+        one.id: [(n.turn, getattr(n, name) or 0.0) for n in one.counted]
         for one in (row, base)
     }
     if not all(own and min(value for _, value in own) > 0 for own in sides.values()):
         return None
     if row is base:
         return Estimate(1.0)
-    found = Fit(sides).ratio(row.row.id, base.row.id)
+    found = Fit(sides).ratio(row.id, base.id)
     return None if found is None else found.bracket(CONFIDENCE)
 
 
