@@ -512,7 +512,7 @@ def describe_speed(records: Sequence[Record]) -> str:
     """
     counted = counting(records)
     ok = [r for r in counted if r["status"] == "ok" and r.get("ranks")]
-    if not ok:
+    if not ok or "gate" in {r.get("purpose") for r in ok}:
         return ""
     words = [describe_result(record).split() for record in ok]
     mean = math.exp(sum(math.log(float(value)) for value, _ in words) / len(words))

@@ -106,7 +106,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small):
     assert "0 to measure, 2 measured" in small.rankbench("run", "-n").stdout
     small.experiment(EXPERIMENT.replace("steps: 4", "steps: 5"), "config.yaml")
     again = small.rankbench("run", "-n").stdout
-    assert again.count("(measured before the cell's definition changed)") == 2
+    assert again.count("(measured before the cell's definition changed; it had ") == 2
     small.experiment(EXPERIMENT, "config.yaml")
     # The second run measures nothing. Options after two dashes go to Snakemake.
     done = small.rankbench("run", "--no-plots", "--verbose", "--", "--forceall")

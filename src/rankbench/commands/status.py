@@ -27,6 +27,12 @@ from rankbench.record import (
 )
 from rankbench.say import say
 
+# Fields that say nothing of a script, which chooses its own.
+_NOT_OF_A_SCRIPT = (
+    *("optimizer", "learning_rate", "momentum", "weight_decay"),
+    *("clip_gradients", "fused_optimizer", "augment"),
+)
+
 
 @command(
     options="WHAT CELLS --override --site --only",
@@ -94,6 +100,8 @@ def _describe(
     if "records" not in row:
         return
     for key, value in {**cell.cell.fields, "hash": cell.hash}.items():
+        if cell.cell.script and key in _NOT_OF_A_SCRIPT:
+            continue
         yield f"  {key:<16} {spell_value(value)}"
     for number, records in row["records"].items():
         replaced = list(map(id, repeated(records)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
@@ -18,6 +18,7 @@ from rankbench.record import (
     Layout,
     Record,
     Verdict,
+    describe_speed,
     explain_damage,
     judge_attempt,
     read_attempt,
@@ -91,6 +92,9 @@ def _judge(
             asked_hash=request.cell_hash,
         )
         verdict = judge_attempt(gate, records, wanted, stale)
+        if stale and (speed := describe_speed(records)):
+            # The old number is shown as old until there is a new one.
+            verdict = replace(verdict, reason=f"{stale}; it had {speed}")
         return verdict, attempt, records or gate
     except ValueError as error:
         reason = explain_damage(error, layout.root)
