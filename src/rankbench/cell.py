@@ -414,9 +414,9 @@ _SPOKEN = {
 
 
 def spell_setting(name: str, value: Any) -> str:
-    """A setting in words: ``bf16``, ``batch 64``, ``compiled``, ``bucket_mb=1``."""
+    """A setting in words: ``bf16``, ``batch 64``, ``bucket_mb=1``; "" if it is off."""
     if name == "compile":
-        return "compiled" if value else "not compiled"
+        return "compiled" if value else ""
     return _SPOKEN.get(name, f"{name}={{}}").format(spell_value(value))
 
 

@@ -76,8 +76,8 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.matrix.plan import plan_predicted
     from rankbench.matrix.site import Site
     from rankbench.plan import read_plan
+    from rankbench.results.advice.findings import to_json
     from rankbench.results.elements.names import shorten
-    from rankbench.results.numbers.statistics import Estimate
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import describe
 
@@ -97,14 +97,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     made = list(predict(found.rows, targets, found.price))
     said = describe(made)
     if arguments.json:
-        rows = [
-            {
-                name: value.to_json() if isinstance(value, Estimate) else value
-                for name, value in row.items()
-            }
-            for row in said.rows
-        ]
-        print_json({"predictions": rows})
+        print_json({"predictions": to_json(said.rows)})
     else:
         cells = [summary.id for summary in found.rows]
         names, _ = shorten([*cells, *(one.target.id for one in made)])

@@ -222,12 +222,8 @@ def describe(cell: Cell, words: Sequence[str] = ()) -> str:
     """A cell in words, with what else sets it apart: ``ddp over gloo on 2 cores``."""
     size, kind = cell.size, _kind_of_device(cell)
     of = f" of {cell.cores_per_device} cores" if kind == "device" else ""
-    devices = (
-        f"{size.devices_per_node} {kind}{'s' if size.devices_per_node > 1 else ''}"
-    )
-    where = (
-        f"{devices}{of}" if size.nodes == 1 else f"{size.nodes} hosts x {devices}{of}"
-    )
+    hosts = "" if size.nodes == 1 else f"{size.nodes} hosts x "
+    where = f"{hosts}{_count(size.devices_per_node, kind)}{of}"
     who = cell.strategy if cell.script is None else cell.file_of_script
     if cell.script is None and cell.strategy == REFERENCE:
         said = where if size.devices == 1 else f"one process, {where}"
@@ -256,8 +252,7 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
                 for name in _SHARED_SETTINGS
                 if name in varying
             ]
-            words = dict.fromkeys([*shared, *series.words])
-            words.pop("not compiled", None)
+            words = dict.fromkeys(filter(None, [*shared, *series.words]))
             names[point.id] = describe(point.cell, [*words])
     return {name: names[name] for name in rows}
 
@@ -283,9 +278,7 @@ def _describe_launches(
         machines=sorted(kinds),
         partial=partial,
         seconds_left=sum(
-            (partial[row.id][1] - partial[row.id][0]) * mean_seconds(row)
-            for row in rows
-            if row.id in partial
+            (row.wanted - row.ok) * mean_seconds(row) for row in rows if row.partial
         ),
     )
 

@@ -135,11 +135,8 @@ def _tell_apart(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
         settings = [cell.settings for cell in group]
         varying = find_varying(settings)
         for cell, own in zip(group, settings, strict=True):
-            found[_key(cell)] = tuple(
-                spell_setting(field, value)
-                for field, value in own.items()
-                if field in varying
-            )
+            words = (spell_setting(k, v) for k, v in own.items() if k in varying)
+            found[_key(cell)] = tuple(filter(None, words))
     return found
 
 
