@@ -124,9 +124,3 @@ def test_the_reference_of_the_site_has_every_command_and_key():
         for key in load_schema(name)["properties"]:
             assert f"\n| `{key}` | " in page
     assert "| `heartbeat_grace` | `15` | seconds without" in page
-
-
-def test_the_list_of_commands_is_that_of_the_help():
-    text = (ROOT / "docs/experiments.md").read_text()
-    (block,) = re.findall(r"^```text\n(  set up .*?)^```$", text, re.M | re.S)
-    assert f"\n\n{block}\noptions:" in build_parser().format_help()
