@@ -24,7 +24,7 @@ SUFFIX = ".tar.zst"
 
 # Of an unpacked bundle. Whoever trusts the author of a larger one sets the variable.
 LIMIT = "RANKBENCH_BUNDLE_MIB"
-MAX_BYTES = int(os.environ.get(LIMIT, "256")) * 1024**2
+_USUAL_MIB = "256"
 MAX_FILES = 500_000
 
 _LEVEL, _WINDOW_LOG = 12, 26
@@ -102,10 +102,13 @@ def _plain_tar(path: Path, folder: Path) -> Iterator[IO[bytes]]:
             size = zstandard.get_frame_parameters(head).content_size
             if size == zstandard.CONTENTSIZE_UNKNOWN:
                 raise DamagedFileError(f"{path} does not tell how much it unpacks to")
-            if size > MAX_BYTES:
+            limit = os.environ.get(LIMIT, _USUAL_MIB)
+            if not limit.isdecimal():
+                raise ValueError(f"{LIMIT}: expected a number of MiB, not {limit!r}")
+            if size > int(limit) * 1024**2:
                 raise DamagedFileError(
                     f"{path} unpacks to {size / 1024**2:.0f} MiB, which is more than "
-                    f"{MAX_BYTES / 1024**2:g}: set {LIMIT} if you trust its author"
+                    f"{limit}: set {LIMIT} if you trust its author"
                 )
             frame = decompressor.decompressobj()
             while not frame.eof and (chunk := file.read(_SIP)):
@@ -209,7 +212,7 @@ def is_plain_name(name: str) -> bool:
 
 
 # Links that rankbench makes in a frozen copy of its code, which are never published.
-_OWN_LINK = re.compile(r"work/code/[0-9a-f]+/src/rankbench/assets/[\w.]+")
+_OWN_LINK = re.compile(r"work/code/[\w.-]+/src/rankbench/assets/[\w.]+")
 
 
 def list_files(
