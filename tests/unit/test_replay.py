@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rankbench.commands import replay as command
 from rankbench.plan import Plan
 from rankbench.project import Run
 from rankbench.record import Layout
-from rankbench.results.bundle import write_bundle
+from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.replay import plan_replay, write_replay
 from rankbench.schema import parse_yaml
 from unit.attacks import HONEST
@@ -121,6 +122,12 @@ exclude: partition=far seed=2
 def test_partitions_of_a_bundle_are_not_needed(tmp_path, here, cli):
     """Without Slurm, each row is compared with the cell of no partition."""
     theirs, bundle = write_theirs(tmp_path, PARTITIONS, nodes=2)
+    hidden = tmp_path / "hidden"
+    write_bundle(Layout(tmp_path / "theirs"), hidden, anonymise=True)
+    assert verify_bundle(hidden).findings == []
+    assert "nothing was run" in cli("replay", hidden).out
+    texts = [path for path in hidden.rglob("*") if path.suffix in (".json", ".csv")]
+    assert not [p for p in texts if re.search("=(near|far)", f"{p} {p.read_text()}")]
     done = cli("replay", bundle, "--run", "--at-least", "0.5", "--json")
     assert "this site lacks their Slurm partitions: each cell is measured" in done.err
     rows = json.loads(done.out)["cells"]

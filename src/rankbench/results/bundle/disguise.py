@@ -154,6 +154,7 @@ _RECORD = re.compile(r"/records/([^/]+)(?:/.*)?")
 _SAYS_JOB = r"(?i:(?:slurm|job|step)(?:[ _-]?id)?s?[ =:_-]{1,3})"
 _SAYS_PARTITION = r"(?:[\w-]*(?i:partition)s?['\"]?[ =:]{1,3}['\"]?|-p[ =])"
 _PARTITION_LINE = re.compile(r"^[ -]*partition:.*$", re.MULTILINE)
+_HASH = re.compile(r"\b[0-9a-f]{16}\b")
 _LONG_ID = 5  # digits
 _NO_FRACTION = r"(?<!\d\.)"
 
@@ -196,14 +197,10 @@ class Disguise:
     @classmethod
     def of(cls, layout: Layout, plan: Record) -> Disguise:
         """The placeholders for a result directory, none of them given yet."""
-        cells = {
-            entry["hash"]: Cell.from_dict(entry["cell"]) for entry in plan["cells"]
-        }
-        names = collect_names(layout)
-        names["partition"] |= {str(cell.partition) for cell in cells.values()} - {
-            "None"
-        }
-        disguise = cls(names, {entry["id"] for entry in plan["cells"]})
+        planned, names = plan["cells"], collect_names(layout)
+        cells = {entry["hash"]: Cell.from_dict(entry["cell"]) for entry in planned}
+        names["partition"] |= {c.partition for c in cells.values() if c.partition}
+        disguise = cls(names, {entry["id"] for entry in planned})
         for digest, cell in cells.items():
             if cell.partition is not None:
                 hidden = disguise._hide("partition", cell.partition)
@@ -214,8 +211,7 @@ class Disguise:
         """A text with ids and hashes of cells; only partitions are replaced."""
         if self._partitions is None:
             return text
-        for old, new in self._hashes.items():
-            text = text.replace(old, new)
+        text = _HASH.sub(lambda match: self._hashes.get(match[0], match[0]), text)
         hide = partial(self._hide_word, "partition")
         kind, pattern = self._patterns[-1]
         assert pattern is not None, kind
@@ -246,7 +242,10 @@ class Disguise:
     def in_value(self, value: Any, key: str = "") -> Any:
         """A JSON value with placeholders instead of names."""
         if key in KEPT:
-            return json.loads(self.in_identity(json.dumps(value)))
+            is_named = self._partitions is not None
+            return (
+                json.loads(self.in_identity(json.dumps(value))) if is_named else value
+            )
         if isinstance(value, dict):
             inner = self._in_variable if key == "env" else self.in_value
             return {
