@@ -58,7 +58,7 @@ def test_a_run_is_published_and_verified(project, tmp_path):
         assert ": verified: its numbers were derived again" in done.stdout
 
     files = read_all(tmp_path / "bundle")
-    assert files["experiment.yaml"].decode() == EXPERIMENT
+    assert files["work/experiment.yaml"].decode() == EXPERIMENT
     assert files["table.csv"] == layout.table("csv").read_bytes()
     assert files["table.md"] == layout.table("md").read_bytes()
     records = [name for name in files if name.endswith("record.json")]
