@@ -18,7 +18,7 @@ from rankbench.results.advice.answer import describe, find_answer
 from rankbench.results.advice.choice import EQUAL, FEW, LESS, UNTOLD, choose
 from rankbench.results.advice.findings import Rival, Workload
 from rankbench.results.advice.words import as_json, in_brief, in_detail, to_lines
-from rankbench.results.elements.names import replace_ids, shorten
+from rankbench.results.elements.text import replace_ids, shorten
 from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import MIN_LAUNCHES

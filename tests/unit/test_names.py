@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankbench.results.elements.names import shorten
+from rankbench.results.elements.text import shorten
 
 pytestmark = pytest.mark.unit
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.numbers.composition import compose
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.losses import find_losses
+from rankbench.results.numbers.measures import compose
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.render.files import write_results

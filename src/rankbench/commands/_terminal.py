@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankbench.record import Layout
-from rankbench.results.elements.names import replace_ids
-from rankbench.results.elements.text import Grid, Note
+from rankbench.results.elements.text import Grid, Note, replace_ids
 from rankbench.say import say
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def answer(arguments: argparse.Namespace) -> int:
     from rankbench.results.advice.answer import find_answer
     from rankbench.results.advice.findings import to_json
     from rankbench.results.advice.words import as_json, in_detail, tell_next
-    from rankbench.results.elements.names import shorten
+    from rankbench.results.elements.text import shorten
     from rankbench.results.numbers.result_set import read
 
     for name in ("margin", "efficiency"):
@@ -77,7 +77,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.matrix.site import Site
     from rankbench.plan import read_plan
     from rankbench.results.advice.findings import to_json
-    from rankbench.results.elements.names import shorten
+    from rankbench.results.elements.text import shorten
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import describe
 

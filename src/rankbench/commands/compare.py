@@ -18,7 +18,7 @@ from rankbench.commands._options import (
     print_result,
 )
 from rankbench.record import write_atomically
-from rankbench.results.elements.names import shorten
+from rankbench.results.elements.text import shorten
 from rankbench.say import say
 
 if TYPE_CHECKING:

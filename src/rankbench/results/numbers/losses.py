@@ -2,7 +2,7 @@
 
 With efficiency 1, a step takes the time of the base's step, times the samples of this
 step over those of the base's, over the devices. What it takes longer is the loss. Each
-part of a step (`composition.py`) contributes what it takes longer than the same part of
+part of a step (`measures.py`) contributes what it takes longer than the same part of
 the base's step. All are means over rounds, so the parts add up to the loss.
 """
 
@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rankbench.results.numbers.composition import Composition
 from rankbench.results.numbers.exchange import find_sweeps
+from rankbench.results.numbers.measures import Composition
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rankbench.cell import Shape
 from rankbench.record import Record
-from rankbench.results.numbers.composition import EXCHANGE
 from rankbench.results.numbers.exchange import find_sweeps
+from rankbench.results.numbers.measures import EXCHANGE
 from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.prediction.network import Call
 

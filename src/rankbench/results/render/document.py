@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from rankbench.record import first_line
-from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.section import Content, Drawing, Section
-from rankbench.results.elements.text import Grid
+from rankbench.results.elements.text import Grid, replace_ids, shorten
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
