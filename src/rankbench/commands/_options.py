@@ -36,7 +36,7 @@ class Command:
     options: str
     examples: Sequence[str]
     json_holds: str
-    exits: str
+    exits: str = "0, or 2 on bad input"
 
     @property
     def name(self) -> str:
@@ -79,26 +79,14 @@ _SHORT = {"--dry-run": ("-n",)}
 _DESTINATIONS = {"WHAT": "experiment", "CHECKED": "experiment"}
 
 
-def command(
-    *,
-    options: str,
-    examples: Sequence[str],
-    json_holds: str,
-    exits: str = "0, or 2 on bad input",
-) -> Callable[[Function], Function]:
+def command(**attributes: Any) -> Callable[[Function], Function]:
     """Declare the command that the decorated function executes, in its file.
 
-    The function returns the exit status; the arguments are attributes of `Command`.
+    The function returns the exit status; `attributes` are those of `Command`.
     """
 
     def keep(run: Function) -> Function:
-        entry = Command(
-            run=run,
-            options=options,
-            examples=examples,
-            json_holds=json_holds,
-            exits=exits,
-        )
+        entry = Command(run=run, **attributes)
         declared[entry.name] = entry
         return run
 

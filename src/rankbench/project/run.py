@@ -178,6 +178,11 @@ class Run:
         """The lock of the result directory, not acquired yet."""
         return Lock(self.layout)
 
+    def forget(self) -> None:
+        """Compute anew what is pending, as files have changed."""
+        self.pending = self.jobs = None
+        self.resources.clear()
+
     def launches(self, cell_id: str) -> int:
         """Return how many launches a chosen cell gets."""
         return self.more.get(cell_id, int(self.plan.experiment["launches"]))

@@ -55,6 +55,8 @@ def begin(run: Run, *, measures: bool = True) -> None:
             changed since the plan was made.
     """
     run.lock.take()
+    # Another run may have measured some of it since the preview.
+    run.forget()
     check_scheduler(run)
     chosen = {cell.id for cell in run.chosen}
 
@@ -66,8 +68,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
         # Those of an earlier run, which has ended, since this run has the lock.
         if wait_for_lost_jobs(find_lost_jobs, say=partial(say, aside=True)):
             # They have measured some of the cells.
-            run.pending = run.jobs = None
-            run.resources.clear()
+            run.forget()
             say(make_preview(run).lines()[0], aside=True)
     except ValueError as error:
         if measures:
