@@ -135,11 +135,11 @@ class Strategy(ABC):
     period: int = 1
 
     def __init_subclass__(cls) -> None:
-        # Ranks read no conditions.
         if "like" in vars(cls):
             other: type[Strategy] = cls.__mro__[1]
             cls.needs = {**other.needs, **cls.needs}
             cls.options = {**other.options, **cls.options}
+            cls.conditions = [*other.conditions, *vars(cls).get("conditions", ())]
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
