@@ -18,8 +18,8 @@ from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.hosts.base import Resources, hosts_of
 from rankbench.launch.images.store import (
-    NO_LOCKS,
     Image,
+    explain_folder,
     load_given,
     load_images,
     reason_to_make,
@@ -92,13 +92,8 @@ class Lock:
             ) from None
         except OSError as error:
             os.close(handle)
-            why = "its file system has no locks (flock)"
-            if error.errno not in NO_LOCKS:
-                why = error.strerror or str(error)
-            raise ValueError(
-                f"{self._layout.lock}: {why}: mount it with locks, or name another "
-                "folder (results_dir in site.yaml)"
-            ) from error
+            why = explain_folder(error, self._layout.lock, "results_dir")
+            raise ValueError(why) from error
         self.handle = handle
 
     def release(self) -> None:

@@ -33,7 +33,7 @@ TEST = "check_image.py"
 SOURCES = "sources.txt"
 
 # What flock answers on file systems without locks.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 # Keys of a site file that say how and where images are made.
 SETTINGS = ("image_dir", "debian_mirror", "torch_index", "image_key")
@@ -237,18 +237,22 @@ def reason_to_make(image: Image) -> str | None:
     return None
 
 
-def explain_folder(error: OSError, file: Path) -> str:
-    """Return why a file of the folder of images cannot be written, with a remedy."""
-    if error.errno in NO_LOCKS:
+def explain_folder(error: OSError, file: Path, key: str = "image_dir") -> str:
+    """Return why a file of a folder cannot be written, with a remedy.
+
+    Args:
+        key: of the site file, which names the folder.
+    """
+    if error.errno in _NO_LOCKS:
         why, remedy = "its file system has no locks (flock)", "mount it with locks, or "
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         why = "you may not write there"
-        remedy = "let its owner run `rankbench images`, or "
+        remedy = "let its owner do it, or "
     else:
         why, remedy = error.strerror or str(error), ""
     return (
         f"{error.filename or file}: {why}: {remedy}name a folder of your own "
-        "(image_dir in site.yaml)"
+        f"({key} in site.yaml)"
     )
 
 
