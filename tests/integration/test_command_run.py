@@ -154,4 +154,5 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
     assert any(json.loads(record)["status"] == "ok" for record in kept)
     done = small.rankbench("run", "--no-plots")
     assert done.returncode == 0, done.stdout
+    assert f"{DDP}  6/6  launch " in done.stdout
     assert set(kept) <= {path.read_bytes() for path in records_of(small.root)}

@@ -92,7 +92,7 @@ def test_every_cell_has_a_row_with_a_status(measured):
 def test_output_says_what_runs_and_how_far_it_is(measured):
     output = (measured / "output.txt").read_text()
     assert "10 cells: 4 to measure, 0 measured, 6 that cannot run here" in output
-    assert f"{ONE}  launch 1  1/1 ok" in output
+    assert f"{ONE}  1/1  launch 1  " in output
     assert "3 launches left, about" in output
 
 

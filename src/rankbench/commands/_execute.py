@@ -92,17 +92,24 @@ def run_target(argv: Sequence[str]) -> int:
 
 
 class Tail:
-    """Reads the lines that are appended to a file from now on."""
+    """Reads the lines that are appended to a file from now on.
+
+    Snakemake removes the log of an earlier job before it starts the job again.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._place = path.stat().st_size if path.exists() else 0
+        self._file, self._place = 0, 0
+        if path.exists():
+            self._file, self._place = path.stat().st_ino, path.stat().st_size
 
     def read(self) -> list[str]:
         """Return new lines that are complete and not blank."""
-        if not self._path.exists():
-            return []
-        with open(self._path, "rb") as file:
+        new = b""
+        with suppress(FileNotFoundError), open(self._path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_ino != self._file or found.st_size < self._place:
+                self._file, self._place = found.st_ino, 0
             file.seek(self._place)
             new = file.read()
         new = new[: new.rfind(b"\n") + 1]
