@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import pytest
 
 from factories import make_surroundings
 from rankbench.cell import Cell
+from rankbench.cli import read_arguments
 from rankbench.record import Layout
 from rankbench.results.advice.answer import describe, find_answer
 from rankbench.results.advice.choice import EQUAL, FEW, LESS, UNTOLD, choose
@@ -165,7 +167,17 @@ def say(layout: Layout) -> tuple[list[Workload], dict[str, str]]:
     lines = to_lines(notes)
     assert len(lines) <= 10
     assert max(map(len, lines)) <= 100
+    for note in notes:
+        if note.term in ("NEXT", "MORE"):
+            check_command(note.text)
     return [*answer.workloads], {n.term: " ".join(n.text.split()) for n in notes}
+
+
+def check_command(text: str) -> None:
+    """What is printed is understood when it is pasted."""
+    _, found, words = text.replace("\\\n", "").rpartition("rankbench ")
+    assert found
+    read_arguments(shlex.split(words, comments=True))
 
 
 SINGLE, SINGLE2, DDP = (
