@@ -67,7 +67,8 @@ def answer(arguments: argparse.Namespace) -> int:
         print_notes(in_detail(made), names)
     else:
         say(*as_json(made)["lines"])
-    return UNDECIDED if any(facts.is_open for facts in made.workloads) else OK
+    is_open = not made.workloads or any(facts.is_open for facts in made.workloads)
+    return UNDECIDED if is_open else OK
 
 
 def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) -> int:
