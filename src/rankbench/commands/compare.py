@@ -35,14 +35,12 @@ AT_LEAST = 0.95
         "compare results/images --between image=gloo,mpi",
         "compare results/before results/after lab.tar.zst --page runs.html",
         "compare results/quickstart --save-baseline baseline.json",
-        "compare results/quickstart --at-least baseline.json",
         "compare published.csv results/quickstart --at-least 0.9 --json",
         "compare nightly/*.json --by date --at-least 0.9",
         "compare records/CELL/1/1 --models --tolerance 1e-6",
     ),
-    exits="0 no cell is worse, or all rows keep the share, 1 a cell is worse, has lost "
-    "its number or does not keep the share (by date: in the newest run), or models "
-    "differ, 2 bad input, 3 undecided",
+    exits="0 none is worse, 1 a cell is worse, has lost its number or misses the share "
+    "(by date: in the newest run), or models differ, 2 bad input, 3 undecided",
     json_holds="the verdicts with the numbers behind them",
 )
 def compare_sides(arguments: argparse.Namespace) -> int:
