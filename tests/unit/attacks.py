@@ -410,7 +410,8 @@ LIES = [
             (f"a plot with {it}", raw(SVG, "</svg>", f"{it}</svg>"), "has a script")
             for it in (
                 *("<script>1</script>", "<SCRIPT src='x'/>", "<a onload='x'/>"),
-                *("<a href='javascript:x'/>", "<foreignObject/>"),
+                *("<a href='javascript:x'/>", "<foreignObject/>", "<svg:script/>"),
+                *("<use href='http://x'/>", "<!ENTITY x 'y'>", "\0", "<set to='x'/>"),
             )
         ),
         *(
