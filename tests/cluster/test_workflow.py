@@ -88,7 +88,7 @@ def test_what_is_measured_needs_no_job_though_scripts_of_the_results_change(
     site, short, snakemake
 ):
     before, files = jobs(site), (files_of(site, ONE), files_of(site, TWO))
-    for name in ("render/plots.py", "sections/table.py"):
+    for name in ("render/files.py", "sections/table.py"):
         script = site.project.root / "src/rankbench/results" / name
         script.write_text(script.read_text() + "\n# changed\n")
     assert "0 to measure, 2 measured" in snakemake(*short)
