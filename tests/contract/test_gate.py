@@ -147,6 +147,23 @@ def test_every_value_but_the_default_may_be_lossy(
     assert (status, numbers["lossy"]) == judged
 
 
+def test_gradients_that_few_bits_lose_are_found_by_the_trend(tmp_path):
+    """In float64 the strategy is right, so only the second comparison shows it."""
+    lost = "            parameter.grad *= self.low_dtype is None\n"
+    code = plant(tmp_path, DIVIDE, DIVIDE + lost)
+    status, reason, numbers = run_gate(
+        tmp_path / "gate",
+        code=code,
+        strategy="planted",
+        topology="1x2",
+        precision="bf16",
+        **fitting_model("cp"),
+    )
+    assert (status, numbers["trend"]["dtype"]) == ("mismatch", "bfloat16")
+    assert "in bfloat16, the loss after 20 steps" in str(reason)
+    assert numbers["weights_error"] < TOLERANCE["float64"]
+
+
 def test_samples_that_are_seen_twice_are_found(tmp_path):
     code = plant_in_sampler(tmp_path, "        rank=0,\n")
     status, _, _ = run_gate(tmp_path / "gate", code=code, topology="1x2")
