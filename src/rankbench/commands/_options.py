@@ -208,7 +208,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
     "--by": _row("compare each run with the one before", "date", choices=("date",)),
-    "--models": _switch("compare models of files, or of launches with `save_model`"),
+    "--models": _switch("compare models, of files or of launches"),
     "--save-baseline": _row("save the launches of the last side", "FILE", type=Path),
     "--tolerance": _row("largest difference of elements to ignore", default=0.0),
     "--page": _row("also write a page with a plot", "FILE.html", type=Path),
