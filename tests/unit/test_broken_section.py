@@ -65,7 +65,7 @@ ODD_RECORDS: dict[str, Change] = {
     **{
         f"no {name}": lambda record, name=name: record.pop(name, None)
         for name in (
-            *("loss", "gate", "started", "ended", "round", "code", "launcher"),
+            *("loss", "gate", "started", "ended", "code", "launcher"),
             *("marks", "devices", "transport", "collectives", "energy", "parting"),
         )
     },

@@ -313,7 +313,7 @@ def mark_measured(
         return estimates
     measured = set()
     for path in layout.records.glob("*/*/summary.json"):
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError, TypeError):
             summary = read_json(path)
             if summary["status"] == "ok":
                 measured.add(summary["cell_hash"])
