@@ -168,13 +168,16 @@ def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
         pairs = " Efficiencies are means of the ratios within rounds."
     yield Note(
         "brackets",
-        f"{CONFIDENCE:.0%} intervals of means over launches.{pairs} All efficiencies "
-        "hold at once: a row differs from its base if, and only if, its bracket "
-        f"excludes 1. None: fewer than {MIN_LAUNCHES} launches, or the base itself.",
+        f"{CONFIDENCE:.0%} intervals.{pairs} All efficiencies hold at once: a row "
+        "differs from its base if, and only if, its bracket excludes 1. Throughputs "
+        "and times are means over launches, without an interval: plots show launches. "
+        f"None: fewer than {MIN_LAUNCHES} launches, or the base itself.",
     )
     verdicts = {n.verdict for s in summaries for n in s.numbers.values()}
     if EQUAL in verdicts:
-        yield Note(EQUAL, f"equal: the bracket is within {MARGIN:.0%} of 1.")
+        yield Note(
+            EQUAL, f"equal: the bracket is within {MARGIN:.0%} of 1, and includes 1."
+        )
     if UNTOLD in verdicts:
         yield Note(
             UNTOLD, "the bracket includes 1: cannot be told. Not the same as equal."

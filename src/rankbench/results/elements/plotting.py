@@ -430,16 +430,16 @@ def make_line(label: str, *, color: Any = "0.5", lw: float = 1, **style: Any) ->
 
 
 def explain_marks(panels: Sequence[Panel], kind: str) -> list[Line2D]:
-    """Entries of a legend: `launches`, intervals, and hollow markers, if there are any.
+    """Entries of a legend: `launches` or intervals, and hollow markers, if any.
 
     Args:
-        kind: `launches`, or `means` without them.
+        kind: `launches`, or `means` with their intervals.
     """
     points = [point for panel in panels for point in panel.points]
     handles = []
     if kind == "launches":
         handles.append(make_line("a launch", color="0.4", ls="", marker="o", ms=2.6))
-    if any(number.interval for point in points for number in point.numbers.values()):
+    elif any(number.interval for point in points for number in point.numbers.values()):
         handles.append(make_line("95 % interval", color="0.4", lw=4, alpha=0.3))
     if any(map(is_shared, points)):
         handles.append(

@@ -82,10 +82,8 @@ def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
 
 
 def _draw_launches(axes: Axes, place: float, point: Summary, style: Style) -> None:
-    """Launches, their interval, and most of their steps."""
+    """Launches, and most of their steps."""
     axes.hlines(place, *_steps_between(point), color="0.6", lw=0.8)
-    number = point.numbers["step_ms"]
-    plotting.draw_interval(axes, place, number, color=style.color, horizontal=True)
     each = [launch.step_ms for launch in point.measures]
     plotting.draw_launches(axes, each, [place] * len(each), style)
 
@@ -115,7 +113,7 @@ _PLOT = PanelPlot(
     caption=(
         "Mean time of a step by phase, over ranks and launches, and how much longer "
         "the slowest rank takes: together the step of the table. Beneath: every "
-        "launch, the 95 % interval of their mean, and 5 to 95 % of all steps. If "
+        "launch, and 5 to 95 % of all steps. If "
         "launches differ by more than their steps do, more steps would not have shown "
         "it."
     ),

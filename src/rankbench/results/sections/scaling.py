@@ -191,8 +191,8 @@ _PLOTS = (
         name="per_device",
         question="How much does each device still do?",
         caption=(
-            "Throughput of a device: mean over launches (large), every launch (small) "
-            "and the 95 % interval of the mean. Dashed: the base on one device; "
+            "Throughput of a device: mean over launches (large) and every launch "
+            "(small). Dashed: the base on one device; "
             f"dotted: {EFFICIENCY:g} of it. Series with equally many devices stand "
             "beside each other."
         ),

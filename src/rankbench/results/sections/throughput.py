@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rankbench.results.elements import plotting
 from rankbench.results.elements.panels import PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Styles
@@ -45,13 +47,14 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
         plotting.draw_launches(axes, rates, [place] * len(rates), style)
         mark = plotting.Mark(number, Estimate(place))
         plotting.draw_mark(axes, mark, point, style)
-    numbers = [point.numbers["throughput"] for _, point in rows]
+    each = [[launch.throughput for launch in point.measures] for _, point in rows]
     plotting.finish_rows(
         axes,
         [plotting.name_point(*row) for row in rows],
         [_label(point) for _, point in rows],
-        end=1.05 * max(number.value for number in numbers),
-        beyond=[[launch.throughput for launch in p.measures] for _, p in rows],
+        # Launches that are no outliers have room.
+        end=1.05 * max(r for own in each for r in own if r < 1.5 * np.mean(own)),
+        beyond=each,
     )
     axes.set_xlabel(f"{panel.unit}/s")
 
