@@ -169,9 +169,7 @@ def test_rows_keep_the_order_of_the_plan(tmp_path):
 
 
 def test_missing_plan_says_what_to_do(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"json does not exist: no experiment was run"
-    ):
+    with pytest.raises(ValueError, match=r"json does not exist: no experiment was run"):
         load(Layout(tmp_path))
 
 
