@@ -198,6 +198,8 @@ import os
 from rankbench.rank.strategies.single import Single
 
 class Wanting(Single):
+    like = "single"
+
     def setup(self, *args, **kwargs):
         if os.environ.get("RB_MODE") != "fast":
             raise RuntimeError(f"RB_MODE is {os.environ.get('RB_MODE')}")

@@ -144,8 +144,10 @@ class Strategy(ABC):
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
         self.compute_loss = compute_loss
-        # Option name -> value, for every entry of `options`.
-        self.chosen = options
+        # Option name -> value, for every entry of `options`. Planning does not know
+        # those of a parent class without `like`.
+        defaults = {name: one["default"] for name, one in self.options.items()}
+        self.chosen = {**defaults, **options}
         # See `on_meta`; it does nothing for a model that is not on the meta device. The
         # harness sets it before `setup`.
         self.load: Load = lambda part, device: None
