@@ -62,6 +62,8 @@ def test_a_folder_and_a_bundle_in_place_of_an_experiment(tmp_path, monkeypatch, 
     assert "no cell 'no.ne'" in capsys.readouterr().err
     for command in ("answer", "table"):
         assert say_json(capsys, command, bundle) == say_json(capsys, command, root)
+        file = layout.table("csv").absolute()
+        assert say_json(capsys, command, file) == say_json(capsys, command, root)
     assert main(["publish", bundle]) == 2
     assert "--add-to bundle.tar.zst" in capsys.readouterr().err
     assert main(["status", "other.tar.zst"]) == 2

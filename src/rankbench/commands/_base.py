@@ -130,7 +130,8 @@ def resolve(given: str) -> str:
     if path.is_dir() or (has_suffix and path.exists()):
         return given
     results = [folder for folder in path.parents if (folder / "plan.json").exists()]
-    meant = [Path(f"{given}.yaml"), Path("results", given), *results[:1]]
+    folders = filter(Path.is_dir, [Path("results", given), *results[:1]])
+    meant = [Path(f"{given}.yaml"), *folders]
     if found := [each for each in meant if each.exists()]:
         return str(found[0])
     if path.is_file():
