@@ -435,7 +435,7 @@ def test_cells_says_what_fits_without_a_gpu(tmp_path, monkeypatch, capsys):
         "reduce_scatter",
     }
     # The second time nothing is computed.
-    kept = Path("results/seven/memory.json")
+    kept = Path("results/seven/work/memory.json")
     before = kept.stat().st_mtime_ns
     assert main([*asked, "--only", "strategy=fsdp", "--fit", "batch_size"]) == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]

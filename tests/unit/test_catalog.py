@@ -78,7 +78,7 @@ def test_a_strategy_may_be_like_another(tmp_path):
     assert found.options == base.options | {"bucket_mb": {"default": 1}}
     assert (found.conditions, found.phases) == ([*base.conditions, 3], base.phases)
     path.write_text("class Second:\n    like = 'zero2'\n")
-    with pytest.raises(ValueError, match=r"'zero2' is not one of .*mean 'zero1'"):
+    with pytest.raises(ValueError, match=r"'zero2' is not one of .*mean 'fsdp'"):
         describe_strategy(path, "second")
 
 

@@ -153,12 +153,12 @@ def test_frozen_code_does_not_change(checkout, tmp_path, installed):
         shutil.copytree(checkout / "src/rankbench", package)
     else:
         commit(checkout)
-    place = tmp_path / "run/code"
+    place = tmp_path / "run/work/code"
     frozen = freeze_code(place, package)
     assert freeze_code(place, package) == frozen
     # Another run of the project has the same files, but not one that was changed there.
     (frozen / "Snakefile").write_text("# changed\n")
-    other = freeze_code(tmp_path / "other/code", package)
+    other = freeze_code(tmp_path / "other/work/code", package)
     (frozen / "Snakefile").write_text("# Snakefile\n")
     for name, linked in (("src/rankbench/rank/ddp.py", True), ("Snakefile", False)):
         assert (other / name).samefile(frozen / name) is linked

@@ -127,7 +127,7 @@ def test_planning_chooses_images_and_says_what_does_not_fit(
 ):
     monkeypatch.setattr(run_module, "read_driver", lambda: driver)
     monkeypatch.setattr(run_module, "list_gpus", lambda _: ["8.0", "8.0"])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(run_module, "count_gpus", lambda: 2)
     monkeypatch.chdir(tmp_path)
     Path("site.yaml").write_text(SITE.format(scheduler, asked))
     Path("e.yaml").write_text(
