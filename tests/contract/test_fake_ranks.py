@@ -300,6 +300,8 @@ from torch import distributed
 from rankbench.rank.strategies.fsdp import Fsdp
 
 class Planted(Fsdp):
+    like = "fsdp"
+
     def setup(self, model, make_optimizer):
         # BEFORE
         super().setup(model, make_optimizer)

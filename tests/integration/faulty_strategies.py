@@ -22,8 +22,8 @@ from rankbench.rank.strategies.ddp import Ddp
 class Faulty(Ddp):
     """Goes wrong in its third step."""
 
+    like = "ddp"
     needs = {"backends": ["gloo", "mpi", "nccl"]}
-    phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model, make_optimizer) -> None:
         self.count = 0

@@ -35,8 +35,8 @@ from rankbench.rank.strategies.ddp import Ddp
 class Summed(Ddp):
     """Gradients are summed, not averaged."""
 
+    like = "ddp"
     needs = {"backends": ["gloo"]}
-    phases = ["forward", "backward", "communication", "update"]
 
     def update(self):
         for parameter in self.model.parameters():

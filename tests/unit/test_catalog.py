@@ -10,6 +10,7 @@ import pytest
 
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.declarations import STRATEGY_DEFAULTS, describe_strategy, literals
+from rankbench.rank.strategies.ddp import Ddp
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +81,8 @@ def test_a_strategy_may_be_like_another(tmp_path):
     path.write_text("class Second:\n    like = 'zero2'\n")
     with pytest.raises(ValueError, match=r"'zero2' is not one of .*mean 'fsdp'"):
         describe_strategy(path, "second")
+    with pytest.raises(TypeError, match=r"derives from Ddp.*like = 'ddp'"):
+        type("Mine", (Ddp,), {})
 
 
 @pytest.mark.parametrize(

@@ -135,19 +135,23 @@ class Strategy(ABC):
     period: int = 1
 
     def __init_subclass__(cls) -> None:
+        other: type[Strategy] = cls.__mro__[1]
         if "like" in vars(cls):
-            other: type[Strategy] = cls.__mro__[1]
             cls.needs = {**other.needs, **cls.needs}
             cls.options = {**other.options, **cls.options}
             cls.conditions = [*other.conditions, *vars(cls).get("conditions", ())]
+        elif cls.options and "options" not in vars(cls):
+            name = other.__module__.rpartition(".")[2]
+            raise TypeError(
+                f"{cls.__name__} derives from {other.__name__}, which has options: "
+                f"give it like = {name!r}"
+            )
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
         self.compute_loss = compute_loss
-        # Option name -> value, for every entry of `options`. Planning does not know
-        # those of a parent class without `like`.
-        defaults = {name: one["default"] for name, one in self.options.items()}
-        self.chosen = {**defaults, **options}
+        # Option name -> value, for every entry of `options`.
+        self.chosen = options
         # See `on_meta`; it does nothing for a model that is not on the meta device. The
         # harness sets it before `setup`.
         self.load: Load = lambda part, device: None
