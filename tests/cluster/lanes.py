@@ -31,7 +31,7 @@ from rankbench.launch.process.reports import are_all_in, read_progress
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 # Programs by what they do; patterns of pgrep on a host.
 RANK = " -m rankbench.rank [-/]"
-SUPERVISOR = "-m rankbench.launch (job|cell) "
+SUPERVISOR = "-m rankbench.launch results/"
 TORCHRUN = "torch.distributed.run"
 SRUN = "^srun .*rankbench"
 LOGIN_SHELL = "login-shell"

@@ -55,7 +55,7 @@ def jobs(site: Site) -> dict[str, str]:
 
 def files_of(site: Site, cell: str) -> dict[Path, tuple[int, bytes]]:
     """All that there is of a cell: when it was written, and what."""
-    found = (site.project.root / "results/short").glob(f"*/{cell}*")
+    found = (site.project.root / "results/short").rglob(f"{cell}*")
     files = [file for top in found for file in (top, *top.rglob("*")) if file.is_file()]
     return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
 
