@@ -95,7 +95,7 @@ def test_two_nights_end_in_a_comparison(project):
     (first,) = (project.root / "nightly").iterdir()
     first.rename(first.with_name("2026-01-01.json"))
     done = project.run(["bash", "-c", script])
-    assert "runs  2 of nightly" in done.stdout, done.stdout
+    assert re.search("^runs +2 of nightly, ", done.stdout, re.M), done.stdout
     assert (project.root / "nightly.html").exists()
 
 
