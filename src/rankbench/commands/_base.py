@@ -140,7 +140,7 @@ def resolve(given: str) -> str:
             f"{given} is no experiment (YAML), result folder or bundle"
             + (how if path.suffix == ".py" else "")
         )
-    here = [*map(str, sorted(Path().glob("*.yaml"))), *sorted(_list_results())]
+    here = [*map(str, sorted(Path().glob("[!.]*.yaml"))), *sorted(_list_results())]
     near = get_close_matches(given, here, 1)
     raise ValueError(
         f"{given} does not exist"
