@@ -157,7 +157,7 @@ def scratch_full(trial: Trial) -> None:
         trial.end()
 
 
-@fault(("crashed", "No space left on device (on the host {far}"))
+@fault(("crashed", "No space left on device (on the host {far}"), after=[OK])
 def scratch_filled(trial: Trial) -> None:
     """A rank fills the scratch folder"""
     with small_scratch(trial.lane.far, "4m"):
