@@ -169,7 +169,7 @@ def main() -> None:
         if programs is None:
             sys.exit("the screenshot needs Chromium and its driver")
         if arguments.results is None:
-            measure(RESULTS, ROOT / "config.yaml")
+            measure(RESULTS, Path("config.yaml"))
         write_verified((arguments.results or RESULTS).resolve(), EXAMPLE)
         with tempfile.TemporaryDirectory(prefix="rankbench-example-") as name:
             Path(name).chmod(0o1777)

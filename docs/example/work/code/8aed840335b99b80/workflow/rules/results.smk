@@ -1,0 +1,29 @@
+# The table is a function of plan and records. It is made when a job has ended or the
+# plan has changed, after a failure, and by `rankbench table`.
+
+
+def get_plan(wildcards):
+    """The plan; none in a dry run before the first run."""
+    return [str(LAYOUT.plan)] if LAYOUT.plan.exists() else []
+
+
+rule table:
+    input:
+        summary_files(RUN),
+        job_files(RUN),
+        plan=get_plan,
+    output:
+        RESULTS,
+    log:
+        str(LAYOUT.log("table")),
+    localrule: True
+    params:
+        python=sys.executable,
+        results=str(LAYOUT.root),
+        options=TABLE_OPTIONS,
+    message:
+        "writing {params.results}/report.html"
+    shell:
+        "{params.python:q} -m rankbench.cli table {params.results:q}"
+        " {params.options}"
+        " > {log:q} 2>&1"
