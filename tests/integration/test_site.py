@@ -53,7 +53,10 @@ def cells_of(browser: Browser) -> list[str]:
 
 def throughputs(browser: Browser) -> list[str]:
     """As they stand in the table from top to bottom."""
-    fields = browser.texts("#section-table .scroll:first-of-type tbody td:nth-child(5)")
+    table = "#section-table .scroll:first-of-type"
+    headings = browser.texts(f"{table} thead th")
+    place = next(n for n, one in enumerate(headings, 1) if "throughput" in one)
+    fields = browser.texts(f"{table} tbody td:nth-child({place})")
     return [field.split("\n")[0] for field in fields]
 
 

@@ -318,7 +318,7 @@ def test_the_next_launches_and_their_command(tmp_path, cli):
 def test_an_interrupted_run_is_shown_as_partial(tmp_path):
     _, said = say(write(tmp_path, [SINGLE, DDP], done=3))
     assert said["BEST"].startswith(
-        "cannot be told: the run is not complete (3 of 8 launches of 2 rows are done) "
+        "cannot be told: the run is not complete (3 of 8 launches of 2 rows are done); "
         "measured samples/s, not judged: ddp over gloo on 2 cores 15"
     )
     assert said["NEXT"] == (

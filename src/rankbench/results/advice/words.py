@@ -86,7 +86,7 @@ def in_brief(answer: Answer) -> list[Note]:
     # Each paragraph, the more important ones first, as long as there are lines.
     parts = [(one.term, place) for one in said for place in range(1 + len(one.more))]
     order = sorted(range(len(parts)), key=lambda at: _rank(*parts[at]))
-    texts = [text for one in said for text in (one.text, *one.more)]
+    texts = [text for one in said for text in _punctuate([one.text, *one.more])]
     left, taken = LINES, dict[int, list[str]]()
     for at in order:
         lines = _wrap(texts[at])
@@ -99,7 +99,13 @@ def in_brief(answer: Answer) -> list[Note]:
             if place and notes and notes[-1].term == term:
                 text = f"{notes.pop().text}\n{text}"
             notes.append(Note(term, text))
-    return notes
+    return [Note(note.term, note.text.removesuffix(";")) for note in notes]
+
+
+def _punctuate(paragraphs: Sequence[str]) -> list[str]:
+    """Paragraphs that read well where pages join them to one."""
+    *before, last = paragraphs
+    return [*(text if text.endswith(":") else f"{text};" for text in before), last]
 
 
 def _rank(term: str, place: int) -> int:
