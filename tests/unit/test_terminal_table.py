@@ -54,3 +54,11 @@ def test_a_narrow_terminal_shows_fewer_numbers(capsys, monkeypatch, width, headi
 def test_there_is_no_table_before_the_first_run(tmp_path, capsys):
     print_results(Layout(tmp_path))
     assert "no table yet" in capsys.readouterr().out
+
+
+def test_words_of_logs_are_no_markup(capsys):
+    reason = "rank 0: [/third_party/gloo/pair.cc:537] reset :warning: [bold]"
+    print_grid(Grid("x", {"reason": False}, [[Text(reason)]]), {}, title="[/x]")
+    said = capsys.readouterr().out
+    assert reason in said
+    assert "[/x]" in said

@@ -31,8 +31,11 @@ LEGEND = (
 
 
 def open_console() -> Console:
-    """A console of the terminal's width. It makes text, which `show` prints."""
-    console = Console(highlight=False, color_system=None)
+    """A console of the terminal's width. It makes text, which `show` prints.
+
+    What a log says in brackets or between colons is text, too.
+    """
+    console = Console(highlight=False, color_system=None, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
     return console
