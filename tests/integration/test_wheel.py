@@ -93,10 +93,13 @@ def test_results_of_others_are_checked_and_compared(installed, tmp_path):
     shutil.copytree(ROOT / "docs/example", tmp_path / "example")
     rankbench = str(installed / "rankbench")
     assert "verified" in run(rankbench, "verify", "example", cwd=tmp_path)
-    compared = run(rankbench, "compare", "example", "example", cwd=tmp_path, status=3)
+    shutil.copytree(tmp_path / "example", tmp_path / "copy")
+    compared = run(rankbench, "compare", "example", "copy", cwd=tmp_path, status=3)
     assert "5 the same launches" in compared
     table = run(rankbench, "table", "example", "--no-plots", cwd=tmp_path)
-    assert "ddp.gloo.1x2" in table
+    assert "ddp       gloo     1x2" in table
+    # Nothing of the bundle has changed.
+    assert "verified" in run(rankbench, "verify", "example", cwd=tmp_path)
 
 
 def test_a_project_of_ones_own(installed, tmp_path, digits_file):

@@ -95,6 +95,9 @@ def write_results(
     if plots:
         data = {layout.plot(d.name, "csv"): to_csv(d.frame()) for d in drawings}
         written |= data
+    readme = layout.readme
+    if readme.exists() and readme.read_text().startswith(written[readme]):
+        written[readme] = readme.read_text()  # That of a bundle says more below.
     for path, text in written.items():
         write_if_changed(path, text.encode())
     if plots and draw:
