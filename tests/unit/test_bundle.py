@@ -124,6 +124,7 @@ def test_both_forms_verify_and_say_what_was_not_checked(made, cli, tmp_path):
         assert cli("verify", other, status=2).err.startswith("rankbench: ")
 
 
+@pytest.mark.equipment
 def test_no_rankbench_is_needed_to_check_the_files(made, tmp_path):
     """By the command of the bundle's own page."""
     page = (made / "bundle/README.md").read_text()
