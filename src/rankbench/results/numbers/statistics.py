@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,11 +82,6 @@ class Estimate:
         """Value and ends with 4 significant digits, as all files show them."""
         ends = {"value": self.value, "low": self.low, "high": self.high}
         return {name: None if v is None else round_off(v) for name, v in ends.items()}
-
-    @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> Estimate:
-        """What `to_json` was made of, with 4 significant digits."""
-        return cls(facts["value"], facts["low"], facts["high"])
 
 
 def round_off(value: float) -> float:
