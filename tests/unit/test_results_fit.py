@@ -174,6 +174,17 @@ def test_a_cell_that_is_slow_more_often_than_others_keeps_its_launches():
     assert (fit.grouped, fit.disturbed["2"]) == (set(), [1, 7, 13])
 
 
+def test_launches_in_two_groups_are_said_and_all_count():
+    rates = draw(np.random.default_rng(5), 8, 8)
+    assert fit_of(*rates).grouped == set()
+    rates[2, [1, 4, 6]] /= 1.3
+    fit = fit_of(*rates)
+    assert (fit.grouped, fit.disturbed["2"]) == ({"2"}, [])
+    # A single launch may be slow by chance.
+    rates[2, [1, 4]] *= 1.3
+    assert fit_of(*rates).grouped == set()
+
+
 def test_each_look_may_err_half_as_often():
     assert confidence_of_each(1, look=1) == pytest.approx(0.95)
     assert confidence_of_each(1, look=3) == pytest.approx(1 - 0.05 / 4)

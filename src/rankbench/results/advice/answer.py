@@ -74,7 +74,7 @@ _DOUBTS = {
     "approximate": "a lossy option changes what is trained",
     DRIFTING: "launches became faster or slower one after the other",
     "emulated": "computation is emulated",
-    GROUPED: "launches fall into groups, some far slower than others",
+    GROUPED: "launches fall into groups, some slower than others",
     "mixed-hosts": "launches ran on different hosts",
     "mixed-torch": "it or its base ran different versions of torch",
     NO_STEADY_STATE: "step times still changed their level at the end of a launch",

@@ -52,9 +52,9 @@ MARKS = {
     UNPAIRED: "this row and its base were not launched in the same rounds, so they "
     "have no ratio: a machine that changes in between would be a part of it. "
     "rankbench run --next launches them together.",
-    GROUPED: "significantly more launches of this row than of others were 1.5 times "
-    "slower than their rounds explain: its launches fall into groups, for example by "
-    "where memory was placed. All count, and its bracket is wide.",
+    GROUPED: "launches of this row fall into groups, for example by where memory was "
+    "placed: two or more are far from the others, or significantly more than of other "
+    "rows are 1.5 times slower than their rounds explain. All count.",
     ENVIRONMENT: "launches of this workload ran with different values of these "
     "variables: only rows with equal ones are compared. env in site.yaml keeps them.",
     NO_EXCHANGE: "ranks exchange no gradients, and no weights: each trains a model of "

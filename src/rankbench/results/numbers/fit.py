@@ -7,7 +7,8 @@ launch is missing, a ratio is the geometric mean of the ratios within rounds.
 A launch is disturbed if it is 1.5 times slower than the other launches of its round
 explain, and farther off than five times the usual scatter. It is left out and counted,
 unless the cell is like that: more than a third of its launches are, or two or more and
-significantly more than its share of all disturbed launches (hypergeometric, 5 %).
+significantly more than its share of all disturbed launches (hypergeometric, 5 %). Of a
+cell whose kept launches fall into two groups with a wide gap, all count and it is said.
 
 The variance of a cell is its own, moderated by the usual one with the weight of one
 launch (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, with
@@ -47,6 +48,11 @@ _SLOWER, _SCATTERS, _ONE_IN = 1.5, 5.0, 3
 # By chance, a cell has so many more slow launches than the others with less than this
 # probability: then its launches fall into groups.
 _BY_CHANCE = 0.05
+
+# Launches fall into groups, too, if a gap between two or more of them and the others is
+# so many times the usual scatter, and wider than either group. By chance, eight normal
+# launches have such a gap less often than once in 10,000.
+_APART = 4.0
 
 # So large a share of all launches keep within the usual scatter.
 _USUAL = 0.85
@@ -126,7 +132,7 @@ class Fit:
 
     Attributes:
         disturbed: cell -> places, from 0, of its launches that are left out.
-        grouped: cells with slow launches that are kept, because they are like that.
+        grouped: cells whose launches fall into groups, all of which count.
     """
 
     def __init__(self, launches: Launches) -> None:
@@ -151,7 +157,6 @@ class Fit:
             name: np.flatnonzero(gone[cell == place]).tolist()
             for name, place in self._cells.items()
         }
-        self.grouped = {name for name, n in self._cells.items() if n in grouped}
         every = np.zeros((len(launches), len(rounds)))
         every[cell, turn] = 1
         cell, turn, logs = cell[~gone], turn[~gone], logs[~gone]
@@ -182,6 +187,11 @@ class Fit:
         square = np.bincount(cell, rest**2, minlength=cells) / freedom
         square = np.maximum(square, 1e-12)
         usual = max(usual**2, float(np.median(square)))
+        self.grouped = {
+            name
+            for name, n in self._cells.items()
+            if n in grouped or _has_gap(rest[cell == n], math.sqrt(usual))
+        }
         self._freedom = freedom + _PRIOR
         self._variance = (freedom * square + _PRIOR * usual) / self._freedom
         self._counts = np.bincount(cell, minlength=cells)
@@ -338,6 +348,21 @@ def _find_disturbed(
         else:
             gone[mine] = slow[mine]
     return gone, grouped, usual, scatter
+
+
+def _has_gap(rest: Array, usual: float) -> bool:
+    """Whether residuals of a cell's launches fall into two groups, wide apart.
+
+    Args:
+        rest: logarithms.
+        usual: the usual scatter of a launch.
+    """
+    ordered, few = np.sort(rest), 2
+    gaps = np.diff(ordered)[few - 1 : 1 - few]
+    if not len(gaps):
+        return False
+    lower, upper = np.split(ordered, [int(gaps.argmax()) + few])
+    return float(gaps.max()) > max(_APART * usual, np.ptp(lower), np.ptp(upper))
 
 
 def _places(numbers: Indices) -> list[Indices]:
