@@ -35,22 +35,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankbench.results.advice.answer import EFFICIENCY
-from rankbench.results.advice.choice import (
+from rankbench.results.advice.findings import (
     LESS,
+    Rival,
     choose,
     find_end,
     find_noisy,
 )
-from rankbench.results.advice.findings import Rival
-from rankbench.results.numbers.fit import (
+from rankbench.results.numbers.result_set import OF_LAUNCHES
+from rankbench.results.numbers.statistics import (
     MARGIN,
     UNTOLD,
+    Estimate,
     Fit,
     confidence_of_each,
     judge,
 )
-from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import OF_LAUNCHES
 
 WALK, SCATTER, FASTER, SPREAD = 0.03, 0.03, 3, 0.05
 LOOKS, MOST_LAUNCHES = 4, 60

@@ -3,7 +3,7 @@
 The largest point of each series is predicted from the smaller half of its points. The
 misses that make the interval are learned from the other sources (split conformal
 prediction: Lei and others, JASA 113, 2018), each source alike; those of all sources are
-the constants in `results/prediction/power_law.py`.
+the constants in `results/prediction/predict.py`.
 
     python benchmarks/foresight.py [TABLE.csv]
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from rankbench.results.prediction.power_law import predict_by_law
+from rankbench.results.prediction.predict import predict_by_law
 
 Array = NDArray[np.float64]
 # Devices and throughput of each point, devices of the target -> throughput.

@@ -24,12 +24,12 @@ from pathlib import Path
 from bracket import show
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.words import in_brief, to_lines
 from rankbench.results.bundle.publish import publish
 from rankbench.results.bundle.verify import verify_bundle
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.result_set import read
+from rankbench.results.sections.answer import in_brief, to_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results/quickstart"
@@ -50,10 +50,11 @@ def make_answer(example: Path = EXAMPLE) -> list[str]:
 
 def make_bracket(example: Path = EXAMPLE) -> list[str]:
     """Lines that work out the speedup of the first row that has one."""
-    rows = [one for one in read(Layout(example)).rows if one.measures]
+    rows = read(Layout(example)).measured
     launches = {
-        one.id: {int(launch.turn[1]): launch.throughput for launch in one.measures}
+        one.id: {int(turn[1]): rate for turn, rate in zip(*columns, strict=True)}
         for one in rows
+        for columns in [(one.launches[n] for n in ("turn", "throughput"))]
     }
     base = next(one.speedup_base for one in rows if one.speedup_base)
     row = next(one for one in rows if one.id != base.id)

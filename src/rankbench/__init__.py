@@ -20,8 +20,8 @@ def load(folder: str | PathLike[str]) -> pd.DataFrame:
         folder: such as `results/quickstart`, or `results.tar.zst`.
 
     Returns:
-        A row for each cell, with the columns of `table.csv`: `throughput` is the mean,
-        `throughput_lo` and `throughput_hi` are the ends of its bracket. Numbers are not
+        A row for each cell, with the columns of `table.csv`: `speedup` is a ratio,
+        `speedup_lo` and `speedup_hi` are the ends of its bracket. Numbers are not
         rounded.
 
     Raises:

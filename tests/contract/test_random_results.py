@@ -7,43 +7,51 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rankbench.cell import Cell
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.choice import APART, EQUAL, FEW, UNTOLD
 from rankbench.results.advice.findings import (
+    APART,
+    EQUAL,
+    FEW,
+    UNTOLD,
     Answer,
     Choice,
     Scaling,
     Workload,
     choose_unit,
 )
-from rankbench.results.advice.words import COLUMNS, LINES, in_brief, to_lines
 from rankbench.results.elements.text import show_estimate
-from rankbench.results.numbers import fit, summary
-from rankbench.results.numbers.measures import Measures, measure
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.launches import make_frame
+from rankbench.results.numbers.result_set import (
+    ResultSet,
+    Summary,
+    compare_rows,
+    read,
+)
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.read.launches import Launch
-from rankbench.results.read.rows import Results, Row, load
 from rankbench.results.render.files import to_csv
 from rankbench.results.sections import load_sections
+from rankbench.results.sections.answer import COLUMNS, LINES, in_brief, to_lines
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 
 pytestmark = pytest.mark.contract
 
 # What a table prints: a value, its bracket and its verdict.
 PRINTED = re.compile(r"(\S+) \[(\S+), (\S+)\](?: (=|n\.s\.))?")
+SAME, OPEN = "=", "n.s."
 TERMS = [
     *("WHAT", "BEST", "BUT", "UNTESTED", "LOST", "SCALES", "COST", "TRUST", "NEXT")
 ]
 TOPOLOGIES = ("1x1", "1x2", "1x4", "2x4", "4x4", "8x4")
+TIMES = ("step_ms", "epoch_s", "total_s", "steps_s")
+TIMES += ("input", "computation", "waiting", "exchange", "host")
 MODEL = {"model": "gpt", "data": "tokens", "context": 128}
 
 Rows = Mapping[str, Mapping[str, str]]
@@ -52,73 +60,46 @@ Rows = Mapping[str, Mapping[str, str]]
 class Writer:
     """Makes results in memory, of launches that were written and measured once."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root: Path) -> None:
         self.layout = Layout(root)
-        self._known: dict[str, tuple[Launch, Measures]] = {}
+        self._known: dict[str, pd.Series] = {}
         for topology in TOPOLOGIES:
             planned = plan_cell(make_cell("single", topology))
             layout = write_plan(root / topology, [planned], launches=1)
             write_launch(layout, planned, 1, wanted=1, rate=800.0)
-            (row,) = load(layout).rows
-            self._known[topology] = row.launches[0], measure(row.launches[0])
-        # test_results_measures.py tests how a launch is measured.
-        monkeypatch.setattr(summary, "measure", self._measure)
+            (row,) = read(layout).rows
+            self._known[topology] = row.launches.iloc[0]
 
-    def make_row(self, cell: Cell, name: str, rates: Sequence[float | None]) -> Row:
+    def make_row(self, cell: Cell, name: str, rates: Sequence[float | None]) -> Summary:
         """A row with launches of these samples/s, in rounds; None: it has failed."""
-        known, _ = self._known[cell.topology]
-        launches = [
-            Launch(
-                Path(str(number)),
-                known.record
-                | {"rate": rate, "round": {"seed": 1, "number": number, "position": 1}},
-            )
-            for number, rate in enumerate(rates, start=1)
-            if rate is not None
-        ]
-        failed = len(launches) < len(rates)
-        return Row(
+        known = self._known[cell.topology]
+        failed = None in rates
+        launches = []
+        for number, rate in enumerate([] if failed else rates, start=1):
+            share = known["throughput"] / rate
+            times = {column: share * known[column] for column in TIMES}
+            rate *= cell.units_per_sample
+            turn = (1, number)
+            launches.append({**known, **times, "throughput": rate, "turn": turn})
+        return Summary(
             id=name,
             cell=cell,
             status="crashed" if failed else "ok",
             reason="rank 1 ended by SIGSEGV" if failed else None,
-            marks=(),
-            ok=len(launches),
+            ok=len(rates) - rates.count(None),
             wanted=len(rates),
             attempt=1,
-            launches=() if failed else tuple(launches),
+            launches=make_frame(launches),
         )
 
-    def read(self, rows: Sequence[Row]) -> ResultSet:
-        results = Results("random", tuple(rows))
-        rows = summary.summarise(results)
-        return ResultSet("random", rows=rows, layout=self.layout)
-
-    def _measure(self, launch: Launch, units: int = 1) -> Measures:
-        ranks = len(launch.record["ranks"])
-        known = {len(one.record["ranks"]): own for one, own in self._known.values()}
-        template = known[ranks]
-        share = template.throughput / launch.record["rate"]
-        parts = {
-            one.name: share * getattr(template.parts, one.name)
-            for one in fields(template.parts)
-            if one.type == "float"
-        }
-        return replace(
-            template,
-            launch=launch,
-            throughput=units * launch.record["rate"],
-            step_ms=share * template.step_ms,
-            epoch_s=share * template.epoch_s,
-            total_s=share * template.total_s,
-            steps_s=share * template.steps_s,
-            parts=replace(template.parts, **parts),
-        )
+    def read(self, rows: Sequence[Summary]) -> ResultSet:
+        rows = compare_rows(rows)
+        return ResultSet(experiment="random", rows=rows, layout=self.layout)
 
 
 @pytest.fixture
-def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
-    return Writer(tmp_path, monkeypatch)
+def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path)
 
 
 def scatter(
@@ -131,7 +112,10 @@ def scatter(
 
 
 def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
-    rng, judged = np.random.default_rng(32), {"": 0, fit.EQUAL: 0, fit.UNTOLD: 0}
+    rng, judged = (
+        np.random.default_rng(32),
+        {"": 0, SAME: 0, OPEN: 0},
+    )
     keys = [("single", "1x1"), *(("ddp", f"1x{n}") for n in (1, 2, 4))]
     cells = [make_cell(*key) for key in keys]
     for _ in range(1000):
@@ -160,9 +144,9 @@ def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
                 verdict = found[4] or ""
                 judged[verdict] += 1
                 within = 1 / 1.03 <= low <= 1 <= high <= 1.03
-                assert (verdict == fit.EQUAL) == within, text
+                assert (verdict == SAME) == within, text
                 if not within:
-                    assert (verdict == fit.UNTOLD) == (low <= 1 <= high), text
+                    assert (verdict == OPEN) == (low <= 1 <= high), text
                 assert low <= value <= high, text
     assert min(judged.values()) > 50, judged
 
@@ -207,7 +191,7 @@ def read_table(found: ResultSet) -> Rows:
 
 
 def number_of(row: Mapping[str, str], name: str, factor: float = 1.0) -> Estimate:
-    value, low, high = (row[f"{name}{end}"] for end in ("", "_lo", "_hi"))
+    value, low, high = (row.get(f"{name}{end}", "") for end in ("", "_lo", "_hi"))
     ends = [float(one) if one else None for one in (low, high)]
     return Estimate(float(value), *ends).scaled(factor)
 

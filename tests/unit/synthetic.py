@@ -19,8 +19,7 @@ from rankbench.cell import Cell, Shape, Topology
 from rankbench.own_files import hash_files
 from rankbench.record import PROFILE, Layout
 from rankbench.results.numbers.result_set import read
-from rankbench.results.render.document import Document
-from rankbench.results.render.files import write_results
+from rankbench.results.render.files import Document, write_results
 
 CODE = "c0de" * 16
 PHASES = ["load", "transfer", "forward", "backward", "communication", "update"]

@@ -17,13 +17,19 @@ from rankbench.cell import Cell
 from rankbench.cli import read_arguments
 from rankbench.record import Layout
 from rankbench.results.advice.answer import describe, find_answer
-from rankbench.results.advice.choice import EQUAL, FEW, LESS, UNTOLD, choose
-from rankbench.results.advice.findings import Rival, Workload
-from rankbench.results.advice.words import as_json, in_brief, in_detail, to_lines
+from rankbench.results.advice.findings import (
+    EQUAL,
+    FEW,
+    LESS,
+    UNTOLD,
+    Rival,
+    Workload,
+    choose,
+)
 from rankbench.results.elements.text import replace_ids, shorten
-from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
-from rankbench.results.numbers.statistics import MIN_LAUNCHES
+from rankbench.results.numbers.statistics import MIN_LAUNCHES, Fit
+from rankbench.results.sections.answer import as_json, in_brief, in_detail, to_lines
 from rankbench.schema import load_yaml
 from unit.synthetic import (
     edited,

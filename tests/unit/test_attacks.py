@@ -23,10 +23,10 @@ from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.bundle import sign_bundle, verify_bundle, write_bundle
 from rankbench.results.bundle.sums import write_sums
-from rankbench.results.elements import panels
+from rankbench.results.elements import section
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import list_files
-from rankbench.results.read.launches import read_launch
+from rankbench.results.read.records import read_launch
 from rankbench.results.render.files import write_results
 from unit import attacks
 from unit.attacks import ATTACKS, HONEST, PRIVATE, Attack, lacks, put
@@ -242,7 +242,7 @@ def write_texts(root: Path, texts: Sequence[str]) -> Layout:
 
 def test_texts_are_shown_and_not_obeyed(tmp_path, cli, monkeypatch):
     # One panel is enough, because all look alike.
-    monkeypatch.setattr(panels, "MOST_PANELS", 1)
+    monkeypatch.setattr(section, "MOST_PANELS", 1)
     layout = write_texts(tmp_path / "results", TEXTS)
     assert all(c.isprintable() or c == "\n" for c in cli("table", layout.root).out)
     for path in layout.root.rglob("*.csv"):

@@ -7,8 +7,8 @@ import pytest
 from factories import make_surroundings
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.words import in_brief
 from rankbench.results.numbers.result_set import read
+from rankbench.results.sections.answer import in_brief
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -86,8 +86,8 @@ def test_few_launches_have_no_bracket_and_no_verdict(tmp_path, count):
     write_launches(layout, DDP, rate=1500, count=count, wanted=count)
     row = rows_of(layout)["ddp"]
     assert row["speedup"]
-    names = ("throughput_lo", "speedup_lo", "speedup_hi", "speedup_verdict")
-    assert [row[name] for name in names] == [""] * 4
+    names = ("speedup_lo", "speedup_hi", "speedup_verdict")
+    assert [row[name] for name in names] == [""] * 3
 
 
 def test_all_launches_disturbed(tmp_path):

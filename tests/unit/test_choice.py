@@ -7,15 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rankbench.results.advice.choice import (
+from rankbench.results.advice.findings import (
     APART,
     LESS,
     choose,
     find_end,
     find_noisy,
 )
-from rankbench.results.numbers.fit import Fit
-from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.statistics import Estimate, Fit
 
 pytestmark = pytest.mark.unit
 

@@ -25,7 +25,7 @@ from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.sums import write_sums
-from rankbench.results.read.rows import load
+from rankbench.results.numbers.result_set import read
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit
@@ -55,7 +55,7 @@ def fail(wanted: Need = GLOO) -> None:
 
 
 def reasons(layout: Layout) -> list[str | None]:
-    return [row.reason for row in load(layout).rows]
+    return [row.reason for row in read(layout).rows]
 
 
 def test_a_row_says_why_its_image_is_not_there(layout):

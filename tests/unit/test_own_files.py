@@ -19,7 +19,7 @@ from rankbench.own_files import (
 )
 from rankbench.plan import PLAN_VERSION, read_plan
 from rankbench.rank import models, variants
-from rankbench.results.read.schema import read_checked
+from rankbench.results.read.records import read_checked
 
 pytestmark = pytest.mark.unit
 

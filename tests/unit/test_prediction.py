@@ -27,12 +27,13 @@ from rankbench.results.prediction.mechanism import (
     find_slowdown,
     step_seconds,
 )
-from rankbench.results.prediction.power_law import find_interval, predict_by_law
 from rankbench.results.prediction.predict import (
     MECHANISM,
     TOTALS,
     Prediction,
+    find_interval,
     predict,
+    predict_by_law,
 )
 from rankbench.results.sections import prediction
 from unit import synthetic

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.read.rows import load
+from rankbench.results.numbers.result_set import read
 from unit.synthetic import (
     edited,
     make_cell,
@@ -33,7 +33,7 @@ def layout(tmp_path, planned):
 
 
 def load_row(layout):
-    (row,) = load(layout).rows
+    (row,) = read(layout).rows
     return row
 
 
@@ -49,7 +49,7 @@ def test_unsupported_row_stays_even_if_records_exist(tmp_path, planned):
     write_launches(layout, planned)
     row = load_row(layout)
     assert (row.status, row.reason) == ("unsupported", "no such device")
-    assert (row.ok, row.wanted, row.attempt, row.launches) == (0, 0, None, ())
+    assert (row.ok, row.wanted, row.attempt, row.records) == (0, 0, None, [])
 
 
 def test_row_without_records_is_not_run(layout):
@@ -62,7 +62,7 @@ def test_unfinished_attempt_is_not_run_and_has_no_numbers(layout, planned):
     write_launches(layout, planned, count=3)
     row = load_row(layout)
     assert (row.status, row.ok, row.wanted) == ("not-run", 3, 6)
-    assert row.launches == ()
+    assert row.launches.empty
 
 
 def test_failed_launch_fails_the_row(layout, planned):
@@ -71,7 +71,7 @@ def test_failed_launch_fails_the_row(layout, planned):
     row = load_row(layout)
     assert (row.status, row.ok, row.wanted) == ("oom", 5, 6)
     assert row.reason == "rank 1: out of memory"
-    assert row.launches == ()
+    assert row.launches.empty
 
 
 def test_wanted_comes_from_the_records(layout, planned):
@@ -92,7 +92,7 @@ def test_changed_cell_makes_the_row_stale(tmp_path, layout, planned):
     changed = plan_cell(replace(make_cell("ddp", "1x2"), momentum=0.5))
     assert changed["id"] == planned["id"]
     row = load_row(write_plan(tmp_path, [changed]))
-    assert (row.status, row.launches) == ("stale", ())
+    assert (row.status, row.records) == ("stale", [])
     assert row.reason == "measured before the cell's definition changed"
 
 
@@ -164,13 +164,13 @@ def test_launches_that_differ_are_marked(layout, planned, member, value, mark):
 
 def test_rows_keep_the_order_of_the_plan(tmp_path):
     cells = [plan_cell(make_cell("ddp", t)) for t in ("1x4", "1x1", "1x2")]
-    rows = load(write_plan(tmp_path, cells)).rows
+    rows = read(write_plan(tmp_path, cells)).rows
     assert [row.id for row in rows] == [entry["id"] for entry in cells]
 
 
 def test_missing_plan_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"json does not exist: no experiment was run"):
-        load(Layout(tmp_path))
+        read(Layout(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -180,11 +180,11 @@ def test_missing_plan_says_what_to_do(tmp_path):
 def test_damaged_plan_is_named(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(ValueError, match=r"plan\.json"):
-        load(Layout(tmp_path))
+        read(Layout(tmp_path))
 
 
 def test_example_has_the_statuses_it_promises(tmp_path):
-    rows = load(write_example(tmp_path)).rows
+    rows = read(write_example(tmp_path)).rows
     statuses = [row.status for row in rows]
     assert statuses == ["ok"] * 6 + ["unsupported", "crashed", "not-run", "stale"]
 
@@ -197,9 +197,9 @@ def test_a_row_that_trains_something_else_has_a_reason_and_no_speed(tmp_path):
     gate = layout.attempt(planned["id"], 1) / "gate"
     gate.mkdir()
     refused.rename(gate / "1")
-    (row,) = load(layout).rows
+    (row,) = read(layout).rows
     assert (row.status, row.reason) == ("mismatch", "fc.bias is off by 0.9")
-    assert (row.launches, row.attempt) == ((), 1)
+    assert (row.records, row.attempt) == ([], 1)
 
 
 def test_a_row_without_a_gate_is_marked(tmp_path):
@@ -207,5 +207,5 @@ def test_a_row_without_a_gate_is_marked(tmp_path):
     layout = write_plan(tmp_path, cells)
     for planned in cells:
         write_launches(layout, planned, gate=None)
-    single, ddp = load(layout).rows
+    single, ddp = read(layout).rows
     assert (single.marks, ddp.marks) == ((), ("unchecked",))

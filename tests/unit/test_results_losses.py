@@ -10,11 +10,9 @@ import pandas as pd
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.numbers.exchange import Sweep, find_sweeps
-from rankbench.results.numbers.losses import find_losses
-from rankbench.results.numbers.measures import compose
-from rankbench.results.numbers.result_set import read
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers import launches
+from rankbench.results.numbers.losses import Sweep, find_losses, find_sweeps
+from rankbench.results.numbers.result_set import Summary, read
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import collectives, losses
 from unit import synthetic
@@ -120,22 +118,28 @@ def record_of(phases: list[str] = PHASES, **shape: int) -> dict[str, Any]:
     return {"phases": phases, "ranks": [{}, {}], "shape": {"replica_ranks": 1, **shape}}
 
 
+def compose(steps: np.ndarray, record: dict[str, Any]) -> dict[str, Any]:
+    """What the mean step of one launch is made of."""
+    columns = launches.compose(steps[None], [record])
+    return {name: value for name, (value,) in columns.items()}
+
+
 def test_one_process_computes_and_loads():
     parts = compose(steps_of([0.01, 0.02, 0.03, 0, 0.01]), record_of())
-    assert parts.step == pytest.approx(70)
-    assert (parts.input, parts.computation) == pytest.approx((10, 60))
-    assert (parts.waiting, parts.exchange, parts.host) == (0, 0, 0)
-    assert parts.late is None
+    assert parts["step_ms"] == pytest.approx(70)
+    assert (parts["input"], parts["computation"]) == pytest.approx((10, 60))
+    assert (parts["waiting"], parts["exchange"], parts["host"]) == (0, 0, 0)
+    assert parts["late"] is None
 
 
 def test_a_slow_rank_is_waited_for():
     quick, slow = [0.01, 0.02, 0.03, 0.03, 0.01], [0.01, 0.02, 0.05, 0.01, 0.01]
     parts = compose(steps_of(quick, slow), record_of())
     # The quick rank is typical: all that the slow one needs longer is waiting.
-    assert (parts.input, parts.computation) == pytest.approx((10, 60))
-    assert (parts.waiting, parts.exchange) == pytest.approx((20, 10))
-    assert parts.late == (1, "backward")
-    assert parts.step == pytest.approx(100)
+    assert (parts["input"], parts["computation"]) == pytest.approx((10, 60))
+    assert (parts["waiting"], parts["exchange"]) == pytest.approx((20, 10))
+    assert parts["late"] == (1, "backward")
+    assert parts["step_ms"] == pytest.approx(100)
 
 
 def test_ranks_that_are_slow_in_turn_are_waited_for():
@@ -145,8 +149,8 @@ def test_ranks_that_are_slow_in_turn_are_waited_for():
     steps[1, 1::2, 1] += 0.02
     steps[1, 1::2, 3] -= 0.02
     parts = compose(steps, record_of())
-    assert parts.waiting == pytest.approx(10)
-    assert parts.exchange == pytest.approx(0)
+    assert parts["waiting"] == pytest.approx(10)
+    assert parts["exchange"] == pytest.approx(0)
 
 
 def test_a_pipeline_waits_for_its_stages():
@@ -154,8 +158,8 @@ def test_a_pipeline_waits_for_its_stages():
     record = record_of(phases, replica_ranks=2)
     record["ranks"] = [{"details": {"bubble": share}} for share in (0.25, 0.75)]
     parts = compose(steps_of([0, 0.1, 0.01], [0, 0.1, 0.01]), record)
-    assert (parts.waiting, parts.computation) == pytest.approx((50, 60))
-    assert parts.is_separate
+    assert (parts["waiting"], parts["computation"]) == pytest.approx((50, 60))
+    assert parts["is_separate"]
 
 
 def test_an_idle_gpu_is_the_host():
@@ -164,12 +168,12 @@ def test_an_idle_gpu_is_the_host():
     rank = [0.01, 0.02, 0.05, 0.01, 0.01]
     parts = compose(steps_of(rank, rank), record)
     # Idle for 80 of 100 ms, of which 10 ms are waiting for data.
-    assert (parts.host, parts.computation) == pytest.approx((70, 10))
+    assert (parts["host"], parts["computation"]) == pytest.approx((70, 10))
 
 
 def test_ranks_that_share_a_replica_communicate_within_the_computation():
     rank = [0, 0.02, 0.05, 0, 0.01]
-    assert not compose(steps_of(rank, rank), record_of(replica_ranks=2)).is_separate
+    assert not compose(steps_of(rank, rank), record_of(replica_ranks=2))["is_separate"]
 
 
 # --- losses against a base ------------------------------------------------------------

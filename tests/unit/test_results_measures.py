@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankbench.results.numbers.measures import measure, peak_memory
-from rankbench.results.read.launches import read_launch
+from rankbench.results.numbers import launches
+from rankbench.results.numbers.launches import peak_memory
+from rankbench.results.read.records import read_launch
 from unit.synthetic import (
     PHASES,
     STEPS,
@@ -31,19 +32,24 @@ def launch_dir(tmp_path):
     return write_launch(write_plan(tmp_path, [planned]), planned, rate=800)
 
 
+def measure(launch_dir) -> dict[str, Any]:
+    (found,) = launches.measure([read_launch(launch_dir)])
+    return found
+
+
 def change_record(launch_dir, **changes: Any) -> None:
     with edited(launch_dir / "record.json") as record:
         record |= changes
 
 
 def test_rates_and_times_are_of_the_slowest_rank(launch_dir):
-    found = measure(read_launch(launch_dir))
-    assert found.throughput == pytest.approx(800)
-    assert found.total_s == pytest.approx(1.28)
-    assert found.epoch_s == pytest.approx(1.28 * 4 / 8)
-    assert found.step_ms == pytest.approx(1280 / 8)
-    assert found.accuracy == 0.97
-    assert found.torch == "2.13.0"
+    found = measure(launch_dir)
+    assert found["throughput"] == pytest.approx(800)
+    assert found["total_s"] == pytest.approx(1.28)
+    assert found["epoch_s"] == pytest.approx(1.28 * 4 / 8)
+    assert found["step_ms"] == pytest.approx(1280 / 8)
+    assert found["accuracy"] == 0.97
+    assert found["torch"] == "2.13.0"
 
 
 def test_a_step_lasts_until_its_slowest_rank_is_ready(launch_dir):
@@ -53,7 +59,7 @@ def test_a_step_lasts_until_its_slowest_rank_is_ready(launch_dir):
     second[0, 3] = 9.0
     change_steps(launch_dir, rank0_seconds=first, rank1_seconds=second)
     # The steps take 9001, 10, 31, 10, 31, 10, 31 and 10 ms.
-    assert measure(read_launch(launch_dir)).step_ms == pytest.approx(9134 / 8)
+    assert measure(launch_dir)["step_ms"] == pytest.approx(9134 / 8)
 
 
 def test_phases_are_means_over_ranks_and_steps(launch_dir):
@@ -61,7 +67,7 @@ def test_phases_are_means_over_ranks_and_steps(launch_dir):
     first[:, 0], second[:, 0] = 0.010, 0.030
     first[0, 5] = 0.080
     change_steps(launch_dir, rank0_seconds=first, rank1_seconds=second)
-    found = measure(read_launch(launch_dir)).phase_ms
+    found = measure(launch_dir)["phase_ms"]
     assert list(found) == PHASES
     assert found["load"] == pytest.approx(20)
     assert found["update"] == pytest.approx(80 / 8 / 2)
@@ -84,28 +90,28 @@ def write_steps(directory, warmup, timed):
 
 def test_a_warmup_that_lasts_longer_is_left_out(launch_dir):
     write_steps(launch_dir, [0.5] * 10, [0.2] * 30 + [0.1] * 70)
-    found = measure(read_launch(launch_dir))
-    assert (found.warmup, found.steady) == (40, True)
-    assert found.step_ms == pytest.approx(100)
-    assert found.step_p95_ms == pytest.approx(100)
-    assert found.phase_ms["forward"] == pytest.approx(100)
+    found = measure(launch_dir)
+    assert (found["warmup"], found["steady"]) == (40, True)
+    assert found["step_ms"] == pytest.approx(100)
+    assert found["step_p95_ms"] == pytest.approx(100)
+    assert found["phase_ms"]["forward"] == pytest.approx(100)
     # Time of the window outside its steps stays part of the window.
-    assert found.throughput == pytest.approx(64 * 70 / (7 + 0.25))
-    assert found.epoch_s == pytest.approx((7 + 0.25) * 4 / 70)
-    assert found.total_s == pytest.approx(6 + 7 + 0.25)
+    assert found["throughput"] == pytest.approx(64 * 70 / (7 + 0.25))
+    assert found["epoch_s"] == pytest.approx((7 + 0.25) * 4 / 70)
+    assert found["total_s"] == pytest.approx(6 + 7 + 0.25)
 
 
 def test_without_a_steady_state_the_whole_window_counts(launch_dir):
     write_steps(launch_dir, [0.5] * 10, [0.2] * 70 + [0.1] * 30)
-    found = measure(read_launch(launch_dir))
-    assert (found.warmup, found.steady) == (10, False)
-    assert found.throughput == pytest.approx(64 * 100 / (14 + 3 + 0.25))
-    assert found.step_ms == pytest.approx(170)
+    found = measure(launch_dir)
+    assert (found["warmup"], found["steady"]) == (10, False)
+    assert found["throughput"] == pytest.approx(64 * 100 / (14 + 3 + 0.25))
+    assert found["step_ms"] == pytest.approx(170)
 
 
 def test_spread_of_steps_is_relative(launch_dir):
     write_steps(launch_dir, [], [0.098, 0.099, 0.1, 0.101, 0.102])
-    assert measure(read_launch(launch_dir)).step_spread == pytest.approx(0.02)
+    assert measure(launch_dir)["step_spread"] == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("window", [float("nan"), float("inf"), 0.0, -1.0])
@@ -113,13 +119,13 @@ def test_a_window_without_a_length_is_damage(launch_dir, window):
     record = json.loads((launch_dir / "record.json").read_text())
     change_record(launch_dir, ranks=[r | {"window_s": window} for r in record["ranks"]])
     with pytest.raises(ValueError, match="is damaged") as caught:
-        measure(read_launch(launch_dir))
+        measure(launch_dir)
     assert str(launch_dir) in str(caught.value)
 
 
 def test_not_evaluated_has_no_accuracy(launch_dir):
     change_record(launch_dir, accuracy=None)
-    assert measure(read_launch(launch_dir)).accuracy is None
+    assert measure(launch_dir)["accuracy"] is None
 
 
 def test_memory_is_cuda_where_there_is_any():

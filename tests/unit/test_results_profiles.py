@@ -13,7 +13,6 @@ from matplotlib.colors import to_hex
 from rankbench.record import Layout
 from rankbench.results.elements.plotting import color_phases
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.rows import load
 from rankbench.results.render.files import write_results
 from rankbench.results.sections.profiles import (
     MOST_RANKS,
@@ -47,7 +46,7 @@ def write(root: Path, **profile: Any) -> Layout:
 
 
 def find(layout: Layout):
-    return load_profiles(layout, load(layout).rows)
+    return load_profiles(layout, read(layout).rows)
 
 
 def test_operators_of_each_rank_by_step(tmp_path):

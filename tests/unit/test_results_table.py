@@ -19,8 +19,6 @@ from rankbench.results.advice.answer import find_answer
 from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import summarise
-from rankbench.results.read.rows import load
 from unit.synthetic import (
     BATCH,
     STEPS,
@@ -45,12 +43,11 @@ pytestmark = pytest.mark.unit
 HEADER = (
     "experiment,cell,strategy,backend,topology,devices,launcher,model,data,batch_size,"
     "scaling,status,reason,marks,launches_ok,launches,"
-    "throughput,throughput_lo,throughput_hi,step_ms,step_ms_lo,step_ms_hi,"
-    "epoch_s,epoch_s_lo,epoch_s_hi,total_s,total_s_lo,total_s_hi,"
+    "throughput,step_ms,epoch_s,total_s,"
     "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
     "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt,"
     "ratios,speedup_verdict,efficiency_verdict,"
-    "per_device,per_device_lo,per_device_hi,disturbed,repeated,global_batch"
+    "per_device,disturbed,repeated,global_batch"
 )
 NUMBERS = [
     name
@@ -74,7 +71,7 @@ def example(layout):
 
 def test_columns_and_rows_are_those_of_the_plan(layout, example):
     assert layout.table("csv").read_text().splitlines()[0] == HEADER
-    assert list(example) == [row.id for row in load(layout).rows]
+    assert list(example) == [row.id for row in read(layout).rows]
 
 
 BASE = "single.none.1x1.convnet.digits = 803.9/s"
@@ -92,7 +89,7 @@ BASE = "single.none.1x1.convnet.digits = 803.9/s"
                 **{"status": "ok", "reason": "", "launches_ok": "6", "launches": "6"},
                 # Rates scatter from 0.98 to 1.03 times 1500; their geometric mean is
                 # 1.005 times.
-                **{"throughput": "1507", "throughput_lo": "", "throughput_hi": ""},
+                "throughput": "1507",
                 **{"memory_mib": "351", "accuracy": "0.97"},
                 "base": BASE,
             },
@@ -534,10 +531,10 @@ def test_empty_plan_makes_an_empty_table(tmp_path):
 
 
 def test_summaries_of_rows_that_are_not_ok_hold_nothing(layout):
-    for summary in summarise(load(layout)):
+    for summary in read(layout).rows:
         if summary.status != "ok":
             assert not summary.numbers
-            assert not summary.measures
+            assert summary.launches.empty
             assert not summary.bases
 
 

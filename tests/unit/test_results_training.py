@@ -13,9 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from rankbench.results.numbers.curves import POINTS, find_curve
-from rankbench.results.numbers.result_set import ResultSet, read
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.launches import POINTS, find_curve
+from rankbench.results.numbers.result_set import ResultSet, Summary, read
 from rankbench.results.sections import curves
 from unit.synthetic import (
     BATCH,
@@ -78,17 +77,17 @@ def draw_curves(found: ResultSet) -> Figure:
 def test_a_loss_is_the_mean_over_the_ranks_that_know_it(tmp_path):
     falling, nan = np.linspace(2, 1, ALL), np.full(ALL, np.nan)
     place = tmp_path / "both"
-    (measured,) = point_of(place, (falling, falling + 1)).measures
-    assert measured.losses == pytest.approx(falling + 0.5)
-    (measured,) = point_of(tmp_path / "last", (nan, falling)).measures
-    assert measured.losses == pytest.approx(falling)
+    (losses,) = point_of(place, (falling, falling + 1)).launches["losses"]
+    assert losses == pytest.approx(falling + 0.5)
+    (losses,) = point_of(tmp_path / "last", (nan, falling)).launches["losses"]
+    assert losses == pytest.approx(falling)
 
 
 def test_a_loss_that_is_no_number_on_one_rank_is_none(tmp_path):
     losses = np.ones(ALL)
     diverged = np.where(np.arange(ALL) < 4, 1, np.nan)
-    (measured,) = point_of(tmp_path, (losses, diverged)).measures
-    assert np.isnan(measured.losses).tolist() == [False] * 4 + [True] * (ALL - 4)
+    (losses,) = point_of(tmp_path, (losses, diverged)).launches["losses"]
+    assert np.isnan(losses).tolist() == [False] * 4 + [True] * (ALL - 4)
 
 
 def test_losses_of_another_length_are_damage(tmp_path):

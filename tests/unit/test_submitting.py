@@ -17,7 +17,7 @@ from rankbench.launch.job.requests import make_request
 from rankbench.matrix.site import check_gres
 from rankbench.project.status import find_state
 from rankbench.record import Layout, write_json
-from rankbench.results.read.rows import load
+from rankbench.results.numbers.result_set import read
 from rankbench.snakemake_fixes import explain_refusal, submit_well
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
@@ -95,7 +95,7 @@ def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(plugin, layout)
         None, SimpleNamespace(job=job), message
     )
     assert [msg for _, msg in plugin.reported] == [message]
-    measured, other = load(layout).rows
+    measured, other = read(layout).rows
     assert measured.reason is None
     assert "invalid partition specified: nosuch" in str(other.reason)
     # The site's other rules have no cells.

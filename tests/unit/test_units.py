@@ -10,8 +10,8 @@ from rankbench.record import Layout, describe_result
 from rankbench.results.advice.answer import find_answer
 from rankbench.results.compare import CellLaunches, Side, compare, read_side
 from rankbench.results.numbers.result_set import read
-from rankbench.results.prediction.scale import read_scale
-from rankbench.results.render.html import to_html
+from rankbench.results.prediction.mechanism import read_scale
+from rankbench.results.render.formats import to_html
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -232,7 +232,7 @@ def open_cells(
         run = plan_run(arguments)
         yield run, find_jobs(run.plan, run.layout, Path())
         return
-    from rankbench.results.read.schema import read_checked
+    from rankbench.results.read.records import read_checked
 
     is_packed = not Path(arguments.experiment).is_dir()
     with open_results(arguments) as layout:

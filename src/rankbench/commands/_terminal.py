@@ -15,7 +15,7 @@ from rankbench.results.elements.text import Grid, Note, replace_ids
 from rankbench.say import say
 
 if TYPE_CHECKING:
-    from rankbench.results.render.document import Document
+    from rankbench.results.render.files import Document
 
 WIDTH = 120  # if the output is not a terminal
 
@@ -115,14 +115,14 @@ def print_results(layout: Layout) -> None:
         return
     # Imported here, so that listing the commands needs no package of the results.
     from rankbench.results.numbers.result_set import read
-    from rankbench.results.render.document import make_document
+    from rankbench.results.render.files import make_document
 
     print_document(make_document(read(layout), only=("answer", "table")), layout)
 
 
 def print_document(document: Document, layout: Layout) -> None:
     """Print the answer and the table of a document, and where its files are."""
-    from rankbench.results.advice.words import to_lines
+    from rankbench.results.sections.answer import to_lines
 
     for one in document.opening:
         say(*to_lines(one.content.before), "")

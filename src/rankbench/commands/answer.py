@@ -34,9 +34,9 @@ def answer(arguments: argparse.Namespace) -> int:
     """
     from rankbench.results.advice.answer import find_answer
     from rankbench.results.advice.findings import to_json
-    from rankbench.results.advice.words import as_json, in_detail, tell_next
     from rankbench.results.elements.text import shorten
     from rankbench.results.numbers.result_set import read
+    from rankbench.results.sections.answer import as_json, in_detail, tell_next
 
     for name in ("margin", "efficiency"):
         value = getattr(arguments, name)

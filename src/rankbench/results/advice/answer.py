@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
 from rankbench.record import (
@@ -13,17 +13,10 @@ from rankbench.record import (
     UNCLEAN_END,
     disturbances,
 )
-from rankbench.results.advice.choice import (
+from rankbench.results.advice.findings import (
     APART,
     EQUAL,
     LESS,
-    choose,
-    find_end,
-    find_noisy,
-    mean_seconds,
-    plan_next,
-)
-from rankbench.results.advice.findings import (
     Answer,
     Choice,
     Doubt,
@@ -32,23 +25,31 @@ from rankbench.results.advice.findings import (
     Training,
     Without,
     Workload,
+    choose,
+    find_end,
+    find_noisy,
+    mean_seconds,
+    plan_next,
 )
 from rankbench.results.elements.text import show_estimate
-from rankbench.results.numbers.curves import find_curve, read_curve
-from rankbench.results.numbers.fit import MARGIN
+from rankbench.results.numbers.launches import find_curve, read_curve
 from rankbench.results.numbers.losses import Loss, find_losses
-from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.series import Panel, Series, find_controls, is_shared
-from rankbench.results.numbers.statistics import MIN_LAUNCHES, Estimate, round_off
-from rankbench.results.numbers.summary import (
+from rankbench.results.numbers.result_set import (
     DRIFTING,
     GROUPED,
     NO_STEADY_STATE,
     UNPAIRED,
+    ResultSet,
     Summary,
-    summarise,
+    compare_rows,
 )
-from rankbench.results.read.rows import Results, Row
+from rankbench.results.numbers.series import Panel, Series, find_controls, is_shared
+from rankbench.results.numbers.statistics import (
+    MARGIN,
+    MIN_LAUNCHES,
+    Estimate,
+    round_off,
+)
 
 # Efficiency of a sensible topology, if the user wants no other.
 EFFICIENCY = 0.7
@@ -124,18 +125,15 @@ def find_answer(
 
 def _with_partial(found: ResultSet) -> ResultSet:
     """The results, in which launches of rows count that are not measured to the end."""
-    if not any(row.partial for row in found.rows):
+    if not any(len(row.partial) for row in found.rows):
         return found
-    names = [field.name for field in fields(Row)]
-    rows = [Row(**{name: getattr(row, name) for name in names}) for row in found.rows]
-    whole = [
+    rows = [
         replace(row, status="ok", reason=None, launches=row.partial)
-        if row.partial
+        if len(row.partial)
         else row
-        for row in rows
+        for row in found.rows
     ]
-    results = Results(found.experiment, whole)
-    return replace(found, rows=summarise(results))
+    return replace(found, rows=compare_rows(rows))
 
 
 def _judge_workload(
@@ -155,7 +153,7 @@ def _judge_workload(
     bases = (row.speedup_base for row in timed.values() if row.speedup_base)
     base = next((one.id for one in bases if one.id in timed), None)
     names = _name_rows(panel, timed)
-    partial = {n: (row.ok, row.wanted) for n, row in rows.items() if row.partial}
+    partial = {n: (r.ok, r.wanted) for n, r in rows.items() if len(r.partial)}
     facts = Workload(
         workload=panel.title,
         unit=f"{panel.unit}/s",
@@ -212,7 +210,7 @@ def _pick(rows: Mapping[str, Summary], number: str) -> dict[str, Estimate]:
 
 
 def _rate(row: Summary) -> float:
-    return row.numbers["throughput"].value
+    return row.rate
 
 
 # --- words for a row ------------------------------------------------------------------
@@ -260,7 +258,7 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
 def _describe_launches(
     rows: Sequence[Summary], partial: Mapping[str, Sequence[int]]
 ) -> Measured:
-    records = [launch.record for row in rows for launch in row.launches]
+    records = [record for row in rows for record in row.records]
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
     kinds = {
         f"{len(host['gpus'])} x {host['gpus'][0]['name']}"
@@ -278,7 +276,9 @@ def _describe_launches(
         machines=sorted(kinds),
         partial=partial,
         seconds_left=sum(
-            (row.wanted - row.ok) * mean_seconds(row) for row in rows if row.partial
+            (row.wanted - row.ok) * mean_seconds(row)
+            for row in rows
+            if len(row.partial)
         ),
     )
 
@@ -300,7 +300,7 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
         row = rows[name]
         named = f"{row.cell.strategy} {row.cell.launcher}"
         packages = sum(package in named for package in _PACKAGES)
-        ranks = int(row.launches[0].record["shape"]["ranks"])
+        ranks = int(row.records[0]["shape"]["ranks"])
         return row.devices, ranks, packages, name != best
 
     equal = [rival.cell for rival in rivals if rival.verdict == EQUAL]
@@ -325,9 +325,9 @@ def _why_undecided(
         )
     for name, row in rest_on.items():
         causes = _find_disturbances(row)
-        if len(causes) > _TOO_DISTURBED * len(row.measures):
+        if len(causes) > _TOO_DISTURBED * len(row.launches):
             return (
-                f"{causes[-1]}; {len(causes)} of {len(row.measures)} launches of "
+                f"{causes[-1]}; {len(causes)} of {len(row.launches)} launches of "
                 f"{names[name]} were disturbed"
             )
     if all(rival.verdict == APART for rival in fastest.rivals):
@@ -347,12 +347,12 @@ def _count(number: int, word: str) -> str:
 
 def _find_disturbances(row: Summary) -> list[str]:
     """What disturbed the launches of a row that count: a cause of each of these."""
-    found = (disturbances(launch.record) for launch in row.launches)
+    found = map(disturbances, row.records)
     return [causes[0] for causes in found if causes]
 
 
 def _global_batch(row: Summary) -> int:
-    return int(row.launches[0].record["shape"]["global_batch"])
+    return int(row.records[0]["shape"]["global_batch"])
 
 
 def _find_same_training(
@@ -473,8 +473,8 @@ def _find_doubts(rows: Sequence[Summary]) -> list[Doubt]:
     hardware = [
         {
             (host["cpu"], *sorted(gpu["name"] for gpu in host["gpus"]))
-            for launch in row.launches
-            for host in launch.record["hosts"]
+            for record in row.records
+            for host in record["hosts"]
         }
         for row in rows
     ]
@@ -488,7 +488,7 @@ def _find_doubts(rows: Sequence[Summary]) -> list[Doubt]:
 
 
 def _doubt(summary: Summary) -> Iterator[str]:
-    count = len(summary.measures)
+    count = len(summary.launches)
     if causes := _find_disturbances(summary):
         vain = " in spite of repetitions" if summary.repeated else ""
         yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"
@@ -507,7 +507,7 @@ def _find_alike(rows: Mapping[str, Summary]) -> list[str]:
     """Rows whose sizes of buckets differ, and whose buckets do not."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name, row in rows.items():
-        details = row.launches[0].record["ranks"][0].get("details") or {}
+        details = row.records[0]["ranks"][0].get("details") or {}
         sizes = tuple(bucket["bytes"] for bucket in details.get("buckets") or ())
         cell = row.cell
         if sizes and "bucket_mb" in cell.options:

@@ -25,7 +25,7 @@ from rankbench.record import (
     write_json,
 )
 from rankbench.results.read.archive import pack
-from rankbench.results.read.schema import read_checked
+from rankbench.results.read.records import read_checked
 from rankbench.results.sections import METHOD
 
 PAGE, CRATE = "README.md", "ro-crate-metadata.json"

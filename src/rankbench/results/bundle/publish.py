@@ -13,8 +13,8 @@ from rankbench.results.bundle.signatures import BundleSignature
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import unpack
-from rankbench.results.render.document import make_document
-from rankbench.results.render.html import to_html
+from rankbench.results.render.files import make_document
+from rankbench.results.render.formats import to_html
 
 BUNDLE, SITE = "results.tar.zst", "site"
 

@@ -29,7 +29,7 @@ from rankbench.results.bundle.signatures import (
 from rankbench.results.bundle.sums import SUMS, Finding, check_sums, is_signature
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import DamagedFileError, list_files, open_folder
-from rankbench.results.read.schema import read_checked
+from rankbench.results.read.records import read_checked
 from rankbench.results.render.files import MADE, write_results
 from rankbench.results.sections import METHOD
 

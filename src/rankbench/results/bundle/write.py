@@ -25,7 +25,7 @@ from rankbench.results.read.archive import (
     pack,
     refuse_links,
 )
-from rankbench.results.read.schema import read_checked
+from rankbench.results.read.records import read_checked
 from rankbench.results.render.files import write_results
 
 

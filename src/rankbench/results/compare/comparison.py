@@ -20,11 +20,12 @@ from rankbench.results.compare.sides import (
     Side,
     find_differing,
 )
-from rankbench.results.numbers import fit
+from rankbench.results.numbers import statistics
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
     MIN_LAUNCHES,
     Estimate,
+    LogRatio,
 )
 
 FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
@@ -40,7 +41,7 @@ VERDICTS = {
     LOST: "has no number any more",
     UNDECIDED: "the bracket includes the share, or there is none",
     BETTER: "faster: the bracket is above 1",
-    EQUAL: "the bracket is within the margin of equality",
+    EQUAL: "the bracket includes 1, and is within the margin of equality",
     UNTOLD: "the bracket includes 1: these launches cannot tell",
     OTHER_MACHINE: "the ratio is that of two machines: it says nothing about code",
     OTHER_SESSION: "their launches took no turns, so the day may be the cause",
@@ -102,7 +103,7 @@ class Comparison:
     Attributes:
         cells: of each side but the first, in the order of the sides.
         confidence: that all brackets hold at once; by date, all of one run.
-        margin: a cell is equal if its bracket is within 1 +- this share.
+        margin: of equality: a bracket that includes 1 is within 1 +- this share.
         at_least: the ratio that every row must reach; None if none is asked.
         by_date: whether each run is compared with the one before it.
     """
@@ -132,7 +133,7 @@ def compare(
     at_least: float | None = None,
     by_date: bool = False,
     confidence: float = CONFIDENCE,
-    margin: float = fit.MARGIN,
+    margin: float = statistics.MARGIN,
 ) -> Comparison:
     """Compare the throughput of cells that sides have in common.
 
@@ -142,7 +143,7 @@ def compare(
             of its ratio is above this share, and fails if it is below.
         by_date: compare each run with the one before it that has a number for a cell.
         confidence: that all brackets hold at once.
-        margin: a cell is equal if its bracket is within 1 +- this share.
+        margin: of equality: a bracket that includes 1 is within 1 +- this share.
 
     Raises:
         ValueError: an argument makes no sense, or no cell can be compared.
@@ -170,7 +171,7 @@ def compare(
     # By date, brackets of each run hold together: a long history costs no power.
     for group in groups:
         judged = sum(not cell.verdict for cell, _ in group)
-        each = fit.confidence_of_each(judged, confidence)
+        each = statistics.confidence_of_each(judged, confidence)
         cells += [
             _judge(cell, ratio, each, margin)
             if at_least is None
@@ -189,7 +190,7 @@ def compare(
 
 def _pair_up(
     side: Side, before: Sequence[Side], *, of_base: bool
-) -> Iterator[tuple[ComparedCell, fit.LogRatio | None]]:
+) -> Iterator[tuple[ComparedCell, LogRatio | None]]:
     """The cells of a side with their ratios; a verdict if no bracket is needed for it.
 
     Args:
@@ -239,23 +240,26 @@ def _find_obstacle(
     return "", ""
 
 
-def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[fit.LogRatio, bool]:
+def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
     """The ratio of two cells, and whether their launches took turns."""
     if not old.is_published:
         sides = {"old": old.by_round, "new": new.by_round}
-        found = fit.Fit(sides).ratio("new", "old")
+        found = statistics.Fit(sides).ratio("new", "old")
         rates = new.throughput, old.throughput
-        return found or fit.ratio_of_samples(*rates), found is not None
+        return found or statistics.ratio_of_samples(*rates), found is not None
     logs, error = np.log(new.throughput) - math.log(old.throughput[0]), math.inf
     if len(logs) >= MIN_LAUNCHES:
         error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
     freedom = max(1, len(logs) - 1)
     value = float(logs.mean())
-    return fit.LogRatio(value, error, freedom, len(logs), own=error**2), False
+    return LogRatio(value, error, freedom, len(logs), own=error**2), False
 
 
 def _judge(
-    cell: ComparedCell, found: fit.LogRatio | None, confidence: float, margin: float
+    cell: ComparedCell,
+    found: LogRatio | None,
+    confidence: float,
+    margin: float,
 ) -> ComparedCell:
     """The cell with the verdict on its code, if its launches took turns."""
     ratio = found.bracket(confidence) if found else None
@@ -268,15 +272,16 @@ def _judge(
             verdict = OTHER_MACHINE
         elif not cell.took_turns:
             verdict = OTHER_SESSION
-        elif fit.is_within(ratio, margin):
-            verdict = EQUAL
-        elif fit.judge(ratio):
-            verdict = UNTOLD
+        elif told := statistics.judge(ratio, margin):
+            verdict = EQUAL if told == statistics.EQUAL else UNTOLD
     return replace(cell, verdict=verdict, ratio=ratio)
 
 
 def _judge_share(
-    cell: ComparedCell, found: fit.LogRatio | None, confidence: float, at_least: float
+    cell: ComparedCell,
+    found: LogRatio | None,
+    confidence: float,
+    at_least: float,
 ) -> ComparedCell:
     """The cell with the verdict on the machine: whether it keeps a share."""
     ratio = found.bracket(confidence) if found else None
@@ -296,7 +301,7 @@ def _judge_share(
             distance = abs(found.value - math.log(at_least))
             alone = len(cell.new.throughput)
             more = found.launches_for(distance, confidence, alone=alone)
-            about = f"about {more}" if more else f"not even {fit.MOST_LAUNCHES}"
+            about = f"about {more}" if more else f"not even {statistics.MOST_LAUNCHES}"
             why = f"{about} launches would decide"
     elif found:
         why = f"{found.launches} launches count; {MIN_LAUNCHES} are needed"

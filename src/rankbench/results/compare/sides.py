@@ -20,11 +20,10 @@ from typing import Any
 from rankbench.cell import Cell, spell_value
 from rankbench.record import Layout, Record, round_of
 from rankbench.results.numbers.hardware import find_network
+from rankbench.results.numbers.result_set import Summary, read
 from rankbench.results.numbers.statistics import geometric_mean
-from rankbench.results.numbers.summary import Summary, summarise
 from rankbench.results.read.archive import open_results
-from rankbench.results.read.rows import load
-from rankbench.results.read.schema import check, read_checked
+from rankbench.results.read.records import check, read_checked
 from rankbench.schema import did_you_mean
 
 _VERSION = 1  # of a baseline
@@ -134,8 +133,8 @@ def read_side(path: Path) -> Side:
     if path.is_file() and path.suffix in (".json", ".csv"):
         return _read_baseline(path) if path.suffix == ".json" else _read_table(path)
     with open_results(path) as root:
-        results = load(Layout(root))
-        rows = {row.id: row for row in summarise(results)}
+        results = read(Layout(root))
+        rows = {row.id: row for row in results.rows}
         return _make_side(str(path), results.experiment, rows)
 
 
@@ -153,10 +152,10 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
         ValueError: no cell has one of the values; a file is damaged.
     """
     with open_results(path) as root:
-        results = load(Layout(root))
+        results = read(Layout(root))
         _check_key(path, key, [row.cell for row in results.rows])
         alike: list[dict[str, Summary]] = [{} for _ in values]
-        for row in summarise(results):
+        for row in results.rows:
             if (value := _value_of(row.cell, key)) in values:
                 alike[values.index(value)][_without(row.cell, key)] = row
         names = {rest: row.id for rest, row in alike[-1].items()}
@@ -173,7 +172,7 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
                 name: replace(
                     side.cells[name],
                     hash=rest,
-                    rounds=[round_of(m.launch.record) for m in row.counted],
+                    rounds=[round_of(record) for record in row.counted["record"]],
                 )
                 for (name, row), rest in zip(named.items(), own, strict=True)
             }
@@ -209,15 +208,15 @@ def _make_side(name: str, experiment: str, rows: Mapping[str, Summary]) -> Side:
     """The launches of these rows, each under the id that it is given."""
     cells = {}
     for cell_id, row in rows.items():
-        records = [measures.launch.record for measures in row.counted]
+        records = row.counted["record"].tolist()
         cells[cell_id] = CellLaunches(
             hash=row.cell.hash(),
             status=row.status,
             reason=row.reason,
             marks=row.marks,
             facts=_collect_facts(records),
-            launches=len(row.measures),
-            throughput=tuple(measures.throughput for measures in row.counted),
+            launches=len(row.launches),
+            throughput=tuple(row.counted["throughput"].tolist()),
             started=tuple(str(record["started"]) for record in records),
             unit=row.cell.unit,
         )

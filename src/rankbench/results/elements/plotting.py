@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rankbench.cell import REFERENCE
+from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
 
 # Nothing is imported that only drawing needs, which takes a second to import.
 if TYPE_CHECKING:

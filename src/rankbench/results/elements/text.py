@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from rankbench.results.numbers.result_set import Summary
     from rankbench.results.numbers.statistics import Estimate
-    from rankbench.results.numbers.summary import Base
 
 # Strategy, backend and topology always stay.
 _KEPT = 3
@@ -95,11 +95,11 @@ def show_estimate(number: Estimate | None) -> Text:
     return Text(value, f"[{low}, {high}] {number.verdict}".rstrip())
 
 
-def describe_base(base: Base) -> str:
+def describe_base(base: Summary) -> str:
     """``single.none.1x1.convnet.digits = 812.3/s``; tokens are named."""
     # Without a name it is samples, as in all tables that have been published.
-    unit = "" if base.unit == "samples" else f" {base.unit}"
-    return f"{base.id} = {figures(base.throughput.value)}{unit}/s"
+    unit = "" if base.cell.unit == "samples" else f" {base.cell.unit}"
+    return f"{base.id} = {figures(base.rate)}{unit}/s"
 
 
 def one_line(text: str) -> str:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rankbench.decoder import FORMULA
 from rankbench.record import Record
-from rankbench.results.numbers.statistics import geometric_mean
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.summary import Summary
+    from rankbench.results.numbers.result_set import Summary
 
 # How the arithmetic of a language model is known without a formula.
 COUNTED = "counter of torch"
@@ -55,7 +54,7 @@ _PEAKS: tuple[tuple[str, float | None, float, float | None, float], ...] = (
 
 def flops_of(summary: Summary) -> tuple[float, str] | None:
     """Operations of a sample or token, and how they are known; None if they are not."""
-    model = summary.launches[0].record.get("model") or {}
+    model = summary.records[0].get("model") or {}
     formula = model.get("flops_by_formula")
     flops = formula or model.get("flops_per_sample")
     if not flops:
@@ -79,8 +78,8 @@ def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
         return peaks[precision]
     names = {
         gpu["name"]
-        for launch in summary.launches
-        for host in launch.record["hosts"]
+        for record in summary.records
+        for host in record["hosts"]
         for gpu in host["gpus"]
     }
     if not names:
@@ -98,7 +97,7 @@ def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
 
 def mfu_of_launches(summary: Summary, peaks: Mapping[str, float]) -> list[float]:
     """Model FLOPs utilisation of each launch in percent; [] if it is not known."""
-    found = flops_of(summary) if summary.measures else None
+    found = flops_of(summary) if summary.records else None
     if found is None:
         return []
     try:
@@ -106,7 +105,7 @@ def mfu_of_launches(summary: Summary, peaks: Mapping[str, float]) -> list[float]
     except LookupError:
         return []
     each = found[0] / summary.devices / 1e12 / peak
-    return [100 * launch.throughput * each for launch in summary.counted]
+    return [100 * rate * each for rate in summary.counted["throughput"]]
 
 
 def find_peak(gpu: str, precision: str) -> float | None:
@@ -138,7 +137,10 @@ def find_energy(summary: Summary) -> dict[str, Any]:
 
     There are none on CPUs whose energy was not read.
     """
-    records = [one.launch.record for one in summary.counted]
+    # It imports scipy, which a GPU's first minutes pass without: see tests/gpu.
+    from rankbench.results.numbers.statistics import geometric_mean
+
+    records = summary.counted["record"].tolist()
     if not records or not records[0]["ranks"][0].get("energy"):
         return {}
     found = [_energy_of(record) for record in records]

@@ -2,20 +2,23 @@
 
 With efficiency 1, a step takes the time of the base's step, times the samples of this
 step over those of the base's, over the devices. What it takes longer is the loss. Each
-part of a step (`measures.py`) contributes what it takes longer than the same part of
-the base's step. All are means over rounds, so the parts add up to the loss.
+part of a step (`launches.py`) contributes what it takes longer than the same part of
+the base's step. All are means over rounds, so the parts add up to the loss. How long
+the bytes of a step take by themselves says a sweep of its collective operations.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rankbench.results.numbers.exchange import find_sweeps
-from rankbench.results.numbers.measures import Composition
-from rankbench.results.numbers.statistics import Estimate, mean
-from rankbench.results.numbers.summary import Summary
+import numpy as np
+
+from rankbench.results.numbers.launches import Values
+from rankbench.results.numbers.result_set import Summary
+from rankbench.results.numbers.statistics import Estimate, geometric_mean, mean
 
 # In the order in which documents show them.
 PARTS = ("computation", "waiting", "transfer", "input", "host", "unexplained")
@@ -55,19 +58,17 @@ class Loss:
 
 def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
     """The losses of the rows on several devices that are compared with a base."""
-    by_id = {summary.id: summary for summary in summaries if summary.measures}
     return [
-        _find(summary, by_id[base.id])
-        for summary in by_id.values()
-        if (base := summary.efficiency_base) and base.id != summary.id
-        if summary.devices > 1 and "efficiency" in summary.numbers
+        _find(row, base)
+        for row in summaries
+        if (base := row.efficiency_base) and base.id != row.id
+        if row.devices > 1 and "efficiency" in row.numbers
     ]
 
 
-def _find_exchange(summary: Summary) -> float | None:
+def _find_exchange(row: Summary) -> float | None:
     """Milliseconds of the exchange of a step by itself; None if it is not known."""
-    sweeps = find_sweeps(summary)
-    model = summary.launches[0].record.get("model")
+    sweeps, model = find_sweeps(row), row.records[0].get("model")
     if not sweeps or not model or any(s.times_weights is None for s in sweeps):
         return None
     size = model["parameter_bytes"]
@@ -75,54 +76,138 @@ def _find_exchange(summary: Summary) -> float | None:
     return 1e3 * sum(times)
 
 
-def _find(summary: Summary, base: Summary) -> Loss:
-    exchange = _find_exchange(summary)
+def _find(row: Summary, base: Summary) -> Loss:
+    exchange = _find_exchange(row)
     # The step that efficiency 1 promises, over that of the base.
-    samples = [
-        row.launches[0].record["shape"]["global_batch"] for row in (summary, base)
-    ]
-    factor = samples[0] / samples[1] / summary.devices * base.devices
-    above = {one.turn: _divide(one.parts, exchange) for one in summary.counted}
-    below = {
-        one.turn: {name: factor * ms for name, ms in _divide(one.parts, None).items()}
-        for one in base.counted
-    }
-    rounds = [turn for turn in above if turn in below]
+    samples = [one.records[0]["shape"]["global_batch"] for one in (row, base)]
+    factor = samples[0] / samples[1] / row.devices * base.devices
+    above, below = _divide(row, exchange), _divide(base, None)
+    lost = np.array([above[n] - factor * below[n] for n in above if n in below])
     # The slow rank that more than half of the launches name.
-    late = Counter(launch.parts.late for launch in summary.counted).most_common(1)[0]
+    late, count = Counter(row.counted["late"]).most_common(1)[0]
     return Loss(
-        cell=summary.id,
+        cell=row.id,
         base=base.id,
-        step=summary.numbers["step_ms"].value,
+        step=row.numbers["step_ms"].value,
         promised=factor * base.numbers["step_ms"].value,
-        lost=_differ(above, below, rounds, PARTS),
-        parts={name: _differ(above, below, rounds, [name]) for name in PARTS},
+        lost=mean(lost.sum(axis=1)),
+        parts={name: mean(own) for name, own in zip(PARTS, lost.T, strict=True)},
         exchange=exchange,
-        is_separate=all(launch.parts.is_separate for launch in summary.measures),
-        late=late[0] if 2 * late[1] > len(summary.counted) else None,
+        is_separate=bool(row.launches["is_separate"].all()),
+        late=late if 2 * count > len(row.counted) else None,
     )
 
 
-def _divide(parts: Composition, exchange: float | None) -> dict[str, float]:
-    """The parts of a step; of the exchange, what its bytes do not explain is apart."""
-    known = parts.exchange if exchange is None else min(exchange, parts.exchange)
-    return {
-        "computation": parts.computation,
-        "waiting": parts.waiting,
-        "transfer": known,
-        "input": parts.input,
-        "host": parts.host,
-        "unexplained": parts.exchange - known,
-    }
+def _divide(row: Summary, exchange: float | None) -> dict[Hashable, Values]:
+    """Round -> the parts of a step, as `PARTS`.
+
+    Args:
+        exchange: what the bytes explain; the rest is unexplained. None: all.
+    """
+    counted = {name: own.to_numpy() for name, own in row.counted.items()}
+    known = sent = counted["exchange"]
+    if exchange is not None:
+        known = np.minimum(exchange, sent)
+    counted |= {"transfer": known, "unexplained": sent - known}
+    parts = np.stack([counted[name] for name in PARTS], axis=1)
+    return dict(zip(counted["turn"], parts, strict=True))
 
 
-def _differ(
-    above: Mapping[Hashable, Mapping[str, float]],
-    below: Mapping[Hashable, Mapping[str, float]],
-    rounds: Sequence[Hashable],
-    names: Sequence[str],
-) -> Estimate:
-    """Mean over rounds of the difference of the sum of these parts."""
-    return mean(
-        [sum(above[turn][n] - below[turn][n] for n in names) for turn in rounds]
-    )
+# --- sweeps of collective operations --------------------------------------------------
+
+
+# Factors for n ranks, from NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+_BUS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One size of an operation.
+
+    Attributes:
+        size: bytes of the whole tensor.
+        us: microseconds of a call.
+        bus_gb_s: bus bandwidth, 10^9 bytes per second.
+    """
+
+    size: int
+    us: Estimate
+    bus_gb_s: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One operation of a cell, by size.
+
+    Attributes:
+        ranks: number of ranks that take part: not all, if it runs within groups.
+        times_weights: how many times per step the operation moves a volume equal to the
+            weights of the model; None if the volume is something else.
+    """
+
+    summary: Summary
+    operation: str
+    ranks: int
+    times_weights: float | None
+    points: tuple[Point, ...]
+
+    @property
+    def title(self) -> str:
+        """The operation, and the number of ranks if it runs within groups."""
+        every = len(self.summary.records[0]["ranks"])
+        within = "" if self.ranks == every else f" ({self.ranks} ranks)"
+        return f"{self.operation}{within}"
+
+    @property
+    def cell(self) -> str:
+        return self.summary.id
+
+    @property
+    def fastest(self) -> Point:
+        """The size with the highest bus bandwidth."""
+        return max(self.points, key=lambda point: point.bus_gb_s.value)
+
+    def seconds_for(self, size: float) -> float:
+        """Time of a call of any size, by linear interpolation and extrapolation."""
+        sizes = [point.size for point in self.points]
+        seconds = [point.us.value / 1e6 for point in self.points]
+        if size > sizes[-1]:
+            return float(seconds[-1] * size / sizes[-1])
+        return float(np.interp(size, sizes, seconds))
+
+
+def find_sweeps(summary: Summary) -> list[Sweep]:
+    """One sweep for each operation of a row; none unless it is ok."""
+    launches = [record.get("collectives") or [] for record in summary.records]
+    if not launches or not all(launches):
+        return []
+    every = len(summary.records[0]["ranks"])
+
+    def group_of(point: Mapping[str, Any]) -> tuple[str, int]:
+        return point["operation"], point.get("ranks", every)
+
+    # Launch -> seconds of a call by operation, ranks and size.
+    calls = [
+        {
+            (*group_of(point), point["bytes"]): float(np.median(point["seconds"]))
+            for point in launch
+        }
+        for launch in launches
+    ]
+    # A launch with a slow moment may have stopped before the largest size.
+    known = [key for key in calls[0] if all(key in launch for launch in calls)]
+    times = {group_of(point): point["times_weights"] for point in launches[0]}
+    sweeps = []
+    for group in dict.fromkeys(key[:2] for key in known):
+        operation, ranks = group
+        factor, points = _BUS.get(operation, lambda _: 1.0)(ranks), []
+        for size in [key[2] for key in known if key[:2] == group]:
+            us = geometric_mean([1e6 * launch[*group, size] for launch in calls])
+            bus = us.inverse().scaled(factor * size / 1e3)
+            points.append(Point(size, us, bus))
+        sweeps.append(Sweep(summary, operation, ranks, times[group], tuple(points)))
+    return sweeps

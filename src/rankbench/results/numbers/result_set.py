@@ -1,44 +1,223 @@
-"""Everything that was read of a result directory: sections are made from it."""
+"""Plan and records of a result directory: one row for every planned cell.
+
+A row has its launches, the estimates over them, and its ratios to a named base. All
+that people read, and `rankbench.load`, is made of rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
-from rankbench.record import Layout
+import numpy as np
+import pandas as pd
+
+from rankbench.cell import REFERENCE, Cell, find_bases
+from rankbench.failures import explain_failures, find_needs
+from rankbench.invocation import named_in
+from rankbench.plan import PLAN_VERSION, Plan, PlannedCell, PredictedCell, parse_plan
+from rankbench.record import (
+    BUDGET,
+    DISTURBED,
+    GATE,
+    NO_EXCHANGE,
+    NOT_MEASURED,
+    OVERSUBSCRIBED,
+    Layout,
+    Record,
+    counting,
+    disturbances,
+    explain_damage,
+    judge_attempt,
+    lacks_cores,
+    repeated,
+    why_stale,
+)
+from rankbench.results.numbers.launches import Values, make_frame, measure
 from rankbench.results.numbers.series import Panel, make_panels
-from rankbench.results.numbers.summary import Summary, summarise
-from rankbench.results.read.rows import Results, load
+from rankbench.results.numbers.statistics import (
+    CONFIDENCE,
+    Estimate,
+    Fit,
+    confidence_of_each,
+    find_drifting,
+    geometric_mean,
+    judge,
+    mean,
+)
+from rankbench.results.read.archive import refuse_links
+from rankbench.results.read.records import Launch, read_checked, read_launches
+from rankbench.stopping import LaunchHistory, find_ended
+
+Average = Callable[[Sequence[float] | Values], Estimate]
+
+
+def _alone(average: Average) -> Average:
+    """The average without its interval.
+
+    That of a row is across rounds, so it would contradict the bracket of its ratio,
+    which is within rounds. Plots show the launches.
+    """
+    return lambda values: Estimate(average(values).value)
+
+
+# Numbers of launches -> how they become a number of their row.
+OF_LAUNCHES = {
+    "throughput": _alone(geometric_mean),
+    "step_ms": _alone(mean),
+    "epoch_s": _alone(mean),
+    "total_s": _alone(mean),
+    "memory_mib": mean,
+    "setup_memory_mib": mean,
+    "accuracy": mean,
+}
+
+# A workload, and what sets cells apart from others of it, or "".
+Group = tuple[str, str]
+
+NO_STEADY_STATE = "no-steady-state"
+DRIFTING = "drifting"
+UNPAIRED = "unpaired"
+GROUPED = "grouped"
+ENVIRONMENT = "environment"
+DETERMINISTIC = "deterministic"
+
+# GPUs reach their power cap at full load, as their makers intend.
+AT_FULL_LOAD = {"power cap"}
+
+_NO_LAUNCHES = make_frame([])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Summary:
+    """One row of the table: a planned cell, its latest attempt, and what it gives.
+
+    Attributes:
+        id: the readable identity of the cell.
+        cell: the cell as the plan has it.
+        status: one of `rankbench.record.STATUSES`.
+        reason: None exactly if the status is ``ok``.
+        marks: sorted: those of its launches and of the comparison with its bases.
+        ok: launches that succeeded.
+        wanted: launches that were asked for; 0 if the cell cannot run here.
+        attempt: None if there is no record.
+        launches: the launches that succeeded, as of `launches.COLUMNS`; empty unless
+            the row is ok. Those that another one replaces are left out.
+        partial: the same, if none failed and others are to come.
+        repeated: number of launches that another one replaces, as they were disturbed.
+        estimated_mib: as the plan has it.
+        damage: what is wrong with one of its files; the row is ``stale`` then.
+        group: equal for cells that may be compared with each other.
+        disturbed: places, from 0, of launches that are left out of all numbers.
+        numbers: by column; empty unless the row is ok.
+        speedup_base: the base of its workload: the first row of `single` on one device,
+            or None.
+        efficiency_base: the row on one device with the same settings: of `single`, or
+            else of its own strategy, or None.
+        paired: whether there were enough common rounds with the bases: without, there
+            is no ratio; None without bases.
+        fit: of all rows of its workload; None unless the row is ok.
+        confidence: of each bracket of the table, so that all hold at once.
+        look: number of times that launches were asked for, the first one included.
+    """
+
+    id: str
+    cell: Cell
+    status: str
+    reason: str | None
+    marks: tuple[str, ...] = ()
+    ok: int
+    wanted: int
+    attempt: int | None
+    launches: pd.DataFrame = field(default_factory=lambda: _NO_LAUNCHES, repr=False)
+    partial: pd.DataFrame = field(default_factory=lambda: _NO_LAUNCHES, repr=False)
+    repeated: int = 0
+    estimated_mib: float | None = None
+    damage: ValueError | None = None
+    group: Group = ("", "")
+    disturbed: tuple[int, ...] = ()
+    numbers: Mapping[str, Estimate] = field(default_factory=dict)
+    speedup_base: Summary | None = field(default=None, repr=False)
+    efficiency_base: Summary | None = field(default=None, repr=False)
+    paired: bool | None = None
+    fit: Fit | None = field(default=None, repr=False)
+    confidence: float = CONFIDENCE
+    look: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.cell.size.devices
+
+    @property
+    def rate(self) -> float:
+        """The throughput of a row that is ok."""
+        return self.numbers["throughput"].value
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """The launches that count: all but the disturbed ones."""
+        if not self.disturbed:
+            return self.launches
+        return self.launches.drop(self.launches.index[list(self.disturbed)])
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """Those of its launches."""
+        return self.launches["record"].tolist()
+
+    @property
+    def bases(self) -> list[Summary]:
+        """The bases of speedup and efficiency, without repetition."""
+        found = {b.id: b for b in (self.speedup_base, self.efficiency_base) if b}
+        return list(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultSet(Results):
-    """Plan and records of a result directory, measured and compared.
+class ResultSet:
+    """What was read of a result directory: sections are made from it.
 
     Attributes:
-        rows: the cells of the plan with their launches and numbers, in its order.
+        experiment: its name.
+        rows: of all cells, in the order of the plan.
         layout: the result directory.
         strict: whether a damaged file is an error; else its cell says so.
+        study: the source of published numbers and its rows, if the experiment repeats a
+            study, and the override that scaled its cells down, or None.
+        peaks: precision -> 10^12 operations per second of a device, where the site
+            file says so.
+        price: of a device-hour, and its currency, where the site file says so.
+        targets: what the experiment wants to be predicted.
+        target: what time and samples are counted to: loss or accuracy, and its value.
+        source: how commands name it: arguments for `rankbench_command`.
+        has_blocks: whether the experiment file has several sweeps.
     """
 
+    experiment: str
     rows: Sequence[Summary]
     layout: Layout
     strict: bool = False
+    study: Mapping[str, Any] | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    price: tuple[float, str] | None = None
+    targets: tuple[PredictedCell, ...] = ()
+    target: tuple[str, float] | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+    has_blocks: bool = False
 
     @cached_property
     def measured(self) -> list[Summary]:
         """The rows that are ok."""
-        return [summary for summary in self.rows if summary.measures]
+        return [row for row in self.rows if row.status == "ok"]
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], list[str]]:
         """Status and reason -> ids of the rows that have no numbers because of that."""
         found: dict[tuple[str, str], list[str]] = {}
-        for one in self.rows:
-            if not one.measures:
-                key = (one.status, one.reason or "")
-                found.setdefault(key, []).append(one.id)
+        for row in self.rows:
+            if row.status != "ok":
+                found.setdefault((row.status, row.reason or ""), []).append(row.id)
         return found
 
     @cached_property
@@ -56,12 +235,357 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
             bundle; else the row of its cell is stale and names the file.
 
     Raises:
-        ValueError: the plan is damaged, or, if strict, another file; the message names
-            it.
+        ValueError: there is no plan, or it is damaged, or there is a link, or, if
+            strict, another file is damaged; the message names it.
     """
-    results = load(layout)
-    rows = summarise(results)
+    if not layout.plan.exists():
+        raise ValueError(f"{layout.plan} does not exist: no experiment was run here")
+    refuse_links(layout.root)
+    value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
+    plan = parse_plan(value, layout.plan)
+    try:
+        study = plan.experiment.get("study")
+        if study:
+            unknown = {row["cell"] for row in study["rows"]} - plan.cells.keys()
+            if unknown:
+                listed = ", ".join(sorted(unknown))
+                raise LookupError(f"published rows of unknown cells: {listed}")
+            study = study | {"override": plan.experiment.get("override")}
+        rates = plan.site.get("peak_tflops") or {}
+        peaks = {str(name): float(value) for name, value in rates.items()}
+        price = None
+        if given := plan.site.get("device_hour_price"):
+            amount, currency = given.split()
+            price = (float(amount), currency)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{layout.plan} is damaged: {error!r}") from error
+    rows = _read_rows(layout, plan)
     for row in rows:
         if strict and row.damage:
             raise row.damage
-    return ResultSet(**vars(results) | {"rows": rows}, layout=layout, strict=strict)
+    kept = layout.experiment
+    return ResultSet(
+        experiment=plan.name,
+        rows=compare_rows(rows),
+        layout=layout,
+        strict=strict,
+        study=study,
+        peaks=peaks,
+        price=price,
+        targets=tuple(plan.predicted),
+        target=next(iter((plan.experiment.get("target") or {}).items()), None),
+        source=named_in(plan.experiment),
+        has_blocks=kept.exists() and "\nblocks:" in kept.read_text(errors="replace"),
+    )
+
+
+# --- from records to rows -------------------------------------------------------------
+
+
+def _read_rows(layout: Layout, plan: Plan) -> list[Summary]:
+    """The latest attempt of each cell.
+
+    A damaged file makes the row of its cell ``stale``, and no other.
+    """
+    attempts = [_read_attempt(layout, plan, cell) for cell in plan.cells.values()]
+    ended = find_ended(
+        {
+            own.planned.id: LaunchHistory(
+                own.wanted,
+                own.planned.cell.size.devices,
+                own.records,
+                [launch.record for launch in own.gate],
+            )
+            for own in attempts
+            if own.planned.infeasible is None and own.number and own.stale is None
+        },
+        plan.experiment.get("budget"),
+    )
+    made = [_make_row(layout, own, ended.get(own.planned.id)) for own in attempts]
+    frame = make_frame([launch for _, measured in made for launch in measured])
+    rows, begin = [], 0
+    for row, measured in made:
+        own, begin = frame[begin : begin + len(measured)], begin + len(measured)
+        is_ok = row.status == "ok"
+        rows.append(replace(row, launches=own) if is_ok else replace(row, partial=own))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The latest attempt of a cell.
+
+    Attributes:
+        number: None if there is none.
+        gate, launches: those whose records are not damaged.
+        stale: why its launches do not belong to the plan; None if they do.
+        damage: what is wrong with the first damaged record; None if all are well.
+    """
+
+    plan: Plan
+    planned: PlannedCell
+    number: int | None
+    gate: list[Launch]
+    launches: list[Launch]
+    stale: str | None
+    damage: ValueError | None
+
+    @property
+    def records(self) -> list[Record]:
+        return [launch.record for launch in self.launches]
+
+    @property
+    def wanted(self) -> int:
+        """How many launches were asked for."""
+        asked = self.launches[-1].record if self.launches else None
+        return int(asked["wanted"] if asked else self.plan.experiment["launches"])
+
+
+def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
+    """Read the latest attempt with a record, of the cell or of its gate.
+
+    There are no launches of its own if the gate refused the strategy.
+    """
+    number: int | None = None
+    gate: list[Launch] = []
+    launches: list[Launch] = []
+    damaged: list[ValueError] = []
+    for attempt in reversed(layout.attempts(planned.id)):
+        place = layout.attempt(planned.id, attempt)
+        gate = read_launches(place / GATE, measured=False, damaged=damaged)
+        launches = read_launches(place, damaged=damaged)
+        if gate or launches or damaged:
+            number = attempt
+            break
+    records = [launch.record for launch in launches]
+    image = plan.image_of(planned)
+    stale = why_stale(records, cell_hash=planned.hash, image=image)
+    damage = next(iter(damaged), None)
+    return _Attempt(plan, planned, number, gate, launches, stale, damage)
+
+
+def _make_row(
+    layout: Layout, attempt: _Attempt, enough: int | None
+) -> tuple[Summary, list[dict[str, Any]]]:
+    """The row of a cell, and its launches that count, measured.
+
+    Args:
+        enough: how many launches it got, if the budget ended them.
+    """
+    planned = attempt.planned
+    status, ok, number = "not-run", 0, attempt.number
+    reason: str | None = NOT_MEASURED
+    wanted, marks = attempt.wanted, set(planned.marks)
+    measured: list[dict[str, Any]] = []
+    damage = attempt.damage
+    if planned.infeasible is not None:
+        status, reason, wanted, number = "unsupported", planned.infeasible, 0, None
+    elif number is not None:
+        gate = [launch.record for launch in attempt.gate]
+        suffices = wanted if enough is None else enough
+        verdict = judge_attempt(gate, attempt.records, suffices, attempt.stale)
+        status, reason, ok = verdict.status, verdict.reason, verdict.ok
+        if status != "stale":
+            counted = counting(attempt.records)
+            marks |= _marks(counted, attempt)
+            if enough is not None:
+                marks.add(BUDGET)
+            kept = set(map(id, counted))
+            counts = [one for one in attempt.launches if id(one.record) in kept]
+            is_good = all(record["status"] == "ok" for record in counted)
+            if is_good and not damage and (status == "ok" or not verdict.complete):
+                try:
+                    measured = measure(counts, planned.cell.units_per_sample)
+                except ValueError as error:
+                    damage = error
+    if damage and planned.infeasible is None:
+        status, reason = "stale", explain_damage(damage, layout.root)
+    if status == "not-run":
+        needs = find_needs([(planned.image, planned.cell.data, planned.id)])
+        reason = explain_failures(layout, needs) or reason
+    row = Summary(
+        id=planned.id,
+        cell=planned.cell,
+        status=status,
+        reason=reason,
+        marks=tuple(sorted(marks)),
+        ok=ok,
+        wanted=wanted,
+        attempt=number,
+        repeated=len(repeated(attempt.records)),
+        estimated_mib=planned.estimated_mib,
+        damage=damage,
+        group=(planned.cell.workload(), ""),
+    )
+    return row, measured
+
+
+def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
+    """Marks that follow from the records of an attempt."""
+    planned, code = attempt.planned, attempt.plan.code["rank"]
+    ok = [record for record in records if record["status"] == "ok"]
+    found = {mark for record in records for mark in record.get("marks") or ()}
+    # A launch that failed early may not know its code.
+    known = [(record.get("code") or {}).get("rank") for record in records]
+    if any(rank not in (None, code) for rank in known):
+        found.add("other-code")
+    if ok and planned.cell.strategy != REFERENCE and not all(r.get("gate") for r in ok):
+        found.add("unchecked")
+    # In a job that cells share, the hosts of a smaller cell change by turns.
+    alone = [r for r in ok if not (r.get("round") or {}).get("devices")]
+    if len({frozenset(host["host"] for host in r["hosts"]) for r in alone}) > 1:
+        found.add("mixed-hosts")
+    if len({r["software"]["torch"] for r in ok}) > 1:
+        found.add("mixed-torch")
+    devices = [device for record in ok for device in record.get("devices") or ()]
+    if any(set(device.get("throttled") or ()) - AT_FULL_LOAD for device in devices):
+        found.add("throttled")
+    if any(map(disturbances, ok)):
+        found.add(DISTURBED)
+    if any(map(lacks_cores, ok)):
+        found.add(OVERSUBSCRIBED)
+    return found
+
+
+# --- from rows to numbers -------------------------------------------------------------
+
+
+def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
+    """The rows with estimates over their launches, and ratios to their bases."""
+    ok = [row for row in rows if row.status == "ok"]
+    groups, marks = _find_groups(ok)
+    launches: dict[Group, dict[str, list[tuple[Hashable, float]]]] = {}
+    members: dict[Group, dict[str, Cell]] = {}
+    for row in ok:
+        columns = (row.launches[name].tolist() for name in ("turn", "throughput"))
+        turns = [*zip(*columns, strict=True)]
+        launches.setdefault(groups[row.id], {})[row.id] = turns
+        members.setdefault(groups[row.id], {})[row.id] = row.cell
+    fits = {group: Fit(alike) for group, alike in launches.items()}
+    bases: dict[str, tuple[str | None, str | None]] = {}
+    for alike in members.values():
+        bases |= find_bases(alike)
+    ratios = {(name, base) for name, own in bases.items() for base in own if base}
+    asked = [{record["wanted"] for record in row.records} for row in ok]
+    look = max(map(len, asked), default=1)
+    count = sum(name != base for name, base in ratios)
+    confidence = confidence_of_each(count, look=look)
+    drifting = find_drifting({r.id: r.launches["throughput"].tolist() for r in ok})
+    measured = {}
+    for row in ok:
+        drifts = [DRIFTING] if row.id in drifting else []
+        fit = fits[groups[row.id]]
+        own = replace(
+            row,
+            marks=(*row.marks, *marks[row.id], *drifts),
+            group=groups[row.id],
+            disturbed=tuple(fit.disturbed[row.id]),
+            fit=fit,
+            confidence=confidence,
+            look=look,
+        )
+        measured[row.id] = replace(own, numbers=_estimate(own))
+    return [
+        _compare(measured[row.id], measured, bases[row.id])
+        if row.id in measured
+        else row
+        for row in rows
+    ]
+
+
+def _find_groups(
+    rows: Sequence[Summary],
+) -> tuple[dict[str, Group], dict[str, list[str]]]:
+    """Which rows may be compared: those of a workload that ran with equal settings.
+
+    A row whose launches differ in settings of libraries, or whose ranks train alone,
+    has no equal.
+
+    Returns:
+        Id -> group; and id -> marks that name the variables in which launches of its
+        workload differ.
+    """
+    groups: dict[str, Group] = {}
+    marks: dict[str, list[str]] = {}
+    workloads: dict[str, list[Summary]] = {}
+    for row in rows:
+        workloads.setdefault(row.cell.workload(), []).append(row)
+    for workload, alternatives in workloads.items():
+        settings: dict[str, set[frozenset[tuple[str, str]]]] = {}
+        for row in alternatives:
+            launchers = [record.get("launcher") or {} for record in row.records]
+            known = [found.get("settings") for found in launchers]
+            settings[row.id] = {
+                frozenset(found.items()) for found in known if found is not None
+            }
+        every = set().union(*settings.values())
+        shared = frozenset.intersection(*every) if every else frozenset()
+        names = sorted({name for found in every for name, _ in found - shared})
+        for row in alternatives:
+            own = dict(next(iter(settings[row.id]), ((n, "unknown") for n in names)))
+            values = (f"{n}={own.get(n, 'unset')}" for n in names)
+            groups[row.id] = workload, " ".join(values)
+            if NO_EXCHANGE in row.marks:
+                groups[row.id] = workload + row.id, "no exchange of gradients"
+            elif len(settings[row.id]) > 1:
+                groups[row.id] = workload + row.id, f"mixed {', '.join(names)}"
+            marks[row.id] = [f"{ENVIRONMENT}({','.join(names)})"] if names else []
+    return groups, marks
+
+
+def _estimate(row: Summary) -> dict[str, Estimate]:
+    """The numbers of a row that need no other row."""
+    counted = row.counted
+    columns = {name: counted[name].to_numpy() for name in OF_LAUNCHES}
+    numbers = {
+        name: OF_LAUNCHES[name](values)
+        for name, values in columns.items()
+        if not np.isnan(values).any()
+    }
+    # Launches that all train the same have no interval.
+    agrees = len({*columns["accuracy"]}) == 1
+    if "accuracy" in numbers and len(counted) > 1 and agrees:
+        numbers["accuracy"] = replace(numbers["accuracy"], verdict=DETERMINISTIC)
+    return numbers
+
+
+def _compare(
+    row: Summary,
+    rows: Mapping[str, Summary],
+    bases: tuple[str | None, str | None],
+) -> Summary:
+    """The row with its ratios to its bases.
+
+    Args:
+        bases: ids: of its speedup, and of its efficiency.
+    """
+    fit, numbers, paired = row.fit, dict(row.numbers), None
+    assert fit is not None
+    factors = {"speedup": 1.0, "efficiency": 1 / row.devices}
+    for (column, factor), base in zip(factors.items(), bases, strict=True):
+        if base == row.id:
+            # The ratio of the base itself is 1, without an interval.
+            numbers[column] = Estimate(1.0)
+        elif base is not None:
+            found = fit.ratio(row.id, base)
+            paired = paired is not False and found is not None
+            if found is not None:
+                ratio = found.bracket(row.confidence).scaled(factor)
+                numbers[column] = replace(ratio, verdict=judge(ratio))
+    speedup_base, efficiency_base = (rows[base] if base else None for base in bases)
+    compared = [row, *(one for one in (speedup_base, efficiency_base) if one)]
+    marks = {
+        DISTURBED: bool(row.disturbed),
+        GROUPED: row.id in fit.grouped,
+        "mixed-torch": len({v for one in compared for v in one.launches["torch"]}) > 1,
+        NO_STEADY_STATE: not row.launches["steady"].all(),
+        UNPAIRED: paired is False,
+    }
+    return replace(
+        row,
+        marks=tuple(sorted({*row.marks, *(name for name in marks if marks[name])})),
+        numbers=numbers,
+        speedup_base=speedup_base,
+        efficiency_base=efficiency_base,
+        paired=paired,
+    )

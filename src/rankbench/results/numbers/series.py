@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rankbench.cell import WORKLOAD, Cell, find_varying, spell_setting
 from rankbench.record import OVERSUBSCRIBED
-from rankbench.results.numbers.summary import Group, Summary
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.result_set import Group, Summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,23 +225,27 @@ def list_files(
         measuring: whether rankbench may measure there: frozen code has links, and a
             launch may write anything into its folder `work`, which nobody reads.
     """
-    names, odd = [], {}
-    for folder, folders, files in os.walk(root):
-        place = Path(folder).relative_to(root)
-        if measuring and place.parts[:1] == ("records",) and "work" in folders:
-            folders.remove("work")
-        for entry in [*folders, *files]:
-            path, name = Path(folder, entry), (place / entry).as_posix()
-            if path.is_symlink() and measuring and _OWN_LINK.fullmatch(name):
-                continue
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                # A file may have gone meanwhile, if somebody measures.
-                if path.is_symlink() or path.exists():
+    names, odd, folders = [], {}, [""]
+    while folders:
+        place = folders.pop()
+        # Entries may have gone meanwhile, if somebody measures.
+        with contextlib.suppress(OSError), os.scandir(root / place) as entries:
+            for entry in entries:
+                name = f"{place}{entry.name}"
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder:
+                    is_own = measuring and entry.name == "work"
+                    if not (is_own and place.startswith("records/")):
+                        folders.append(f"{name}/")
+                elif measuring and entry.is_symlink() and _OWN_LINK.fullmatch(name):
+                    continue
+                elif not entry.is_file(follow_symlinks=False):
                     odd[name] = "is a link, a pipe or a device, not a file"
-            elif not measuring and not is_plain_name(name):
-                odd[name] = "is no name of a file in a bundle"
-            elif entry in files:
-                names.append(name)
+                    continue
+                if not measuring and not is_plain_name(name):
+                    odd[name] = "is no name of a file in a bundle"
+                elif not is_folder:
+                    names.append(name)
     return sorted(names), odd
 
 

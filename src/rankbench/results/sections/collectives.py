@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import PanelPlot, draw_panels, fit_labels
 from rankbench.results.elements.plotting import Ends, Styles
-from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.section import (
+    Content,
+    PanelPlot,
+    Section,
+    draw_panels,
+    fit_labels,
+)
 from rankbench.results.elements.text import Grid, Text, figures, show_estimate
-from rankbench.results.numbers.exchange import Sweep, find_sweeps
+from rankbench.results.numbers.losses import Sweep, find_sweeps
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
@@ -133,7 +138,7 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
 
 def _find_links(sweeps: Sequence[Sweep]) -> list[float]:
     """GB/s of the fastest network card of a host; none if ranks are on one host."""
-    records = [sweep.summary.launches[0].record for sweep in sweeps]
+    records = [sweep.summary.records[0] for sweep in sweeps]
     cards = [
         [card["gbit_s"] / 8 for card in host.get("nics") or () if card.get("gbit_s")]
         for record in records

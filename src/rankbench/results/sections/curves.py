@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Ends, Style, Styles
-from rankbench.results.numbers.curves import SMOOTHED, Values, find_curve
+from rankbench.results.elements.section import NAMED, PanelPlot, make_plot_section
+from rankbench.results.numbers.launches import SMOOTHED, Values, find_curve
+from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,9 +152,9 @@ _PLOT = PanelPlot(
     columns=dict.fromkeys(_COLUMNS, float),
     rows=_rows,
     says=lambda panel: any(
-        np.isfinite(launch.losses).any()
+        np.isfinite(losses).any()
         for point in panel.points
-        for launch in point.measures
+        for losses in point.launches["losses"]
     ),
     draw=_draw,
     explains="",

@@ -19,14 +19,14 @@ def make(found: ResultSet) -> Content | None:
     rows, notes = [], []
     for summary in found.measured:
         cell, counted = summary.cell, summary.counted
-        parts = {n: mean([getattr(one, n) for one in counted]) for n in PARTS}
+        parts = {name: mean(counted[name].to_numpy()) for name in PARTS}
         settings = {"augment": cell.augment, "num_workers": cell.num_workers}
         rows.append({"cell": summary.id, **settings, **parts})
         share = parts["load_share"].value
         if share >= DOMINATES:
             workers = cell.num_workers
             said = f"loading takes {share:.0%} of the step with num_workers {workers}"
-            remedy = _remedy(summary.launches[0].record, workers)
+            remedy = _remedy(summary.records[0], workers)
             notes.append(Note(summary.id, f"{said}: {remedy}"))
     return Content(rows=rows, notes=notes) if rows else None
 

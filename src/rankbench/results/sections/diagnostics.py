@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rankbench.cell import REFERENCE
 from rankbench.record import Record
-from rankbench.results.elements.notes import collect_details
 from rankbench.results.elements.section import Content, Row, Section, show_value
 from rankbench.results.elements.text import Grid, Note, Text, figures
-from rankbench.results.numbers.measures import peak_memory
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.launches import peak_memory
+from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.statistics import Estimate, mean, spread
-from rankbench.results.numbers.summary import Summary
 
 # Of more ranks or devices than this, the least and the most are shown.
 _LISTED = 8
@@ -83,7 +82,7 @@ def make(found: ResultSet) -> Content | None:
         grids.append(Grid("Environment", {"item": False, "value": False}, lines))
     shown = [grid.title for grid in grids]
     reading = [Note(title, text) for title, text in _READING.items() if title in shown]
-    details = collect_details(found.rows)
+    details = _collect_details(found.rows)
     return Content(rows=rows, grids=grids, notes=[*details, *reading])
 
 
@@ -129,30 +128,31 @@ def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
 
 def _list_launches(summary: Summary) -> Iterator[Fields]:
     rate = f"throughput ({summary.cell.unit}/s)"
-    for place, one in enumerate(summary.measures):
+    for place, one in enumerate(summary.launches.to_dict("records")):
         yield {
-            "started": one.launch.record.get("started"),
+            "started": one["record"].get("started"),
             "attempt": summary.attempt,
-            "launch": one.launch.number,
-            rate: one.throughput,
-            "step (ms)": one.step_ms,
-            "p95 (ms)": one.step_p95_ms,
-            "memory (MiB)": one.memory_mib,
-            "warm-up (steps)": one.warmup,
-            "steady": "yes" if one.steady else "no",
+            "launch": one["launch"],
+            rate: one["throughput"],
+            "step (ms)": one["step_ms"],
+            "p95 (ms)": one["step_p95_ms"],
+            "memory (MiB)": one["memory_mib"],
+            "warm-up (steps)": one["warmup"],
+            "steady": "yes" if one["steady"] else "no",
             "disturbed": "yes" if place in summary.disturbed else None,
         }
 
 
 def _describe_scatter(summary: Summary) -> Iterator[Fields]:
-    own = summary.measures
-    rates = [one.throughput for one in own]
+    own = summary.launches
     yield {
         "launches": len(own),
-        "between (%)": 100 * spread(rates) if len(rates) > 1 else None,
-        "within (%)": 100 * float(np.median([one.step_spread for one in own])),
-        "warm-up (steps)": max(one.warmup for one in own),
-        "steady": f"{sum(one.steady for one in own)}/{len(own)}",
+        "between (%)": 100 * spread(own["throughput"].tolist())
+        if len(own) > 1
+        else None,
+        "within (%)": 100 * own["step_spread"].median(),
+        "warm-up (steps)": own["warmup"].max(),
+        "steady": f"{own['steady'].sum()}/{len(own)}",
     }
 
 
@@ -160,20 +160,22 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
     """Nobody knows the epochs of a script."""
     if summary.cell.script is not None:
         return
-    own = summary.counted
-    epochs = [one.epochs_s for one in own]
+    records, epochs = (summary.counted[n].tolist() for n in ("record", "epochs_s"))
     later = [mean(one[1:]).value for one in epochs if len(one) > 1]
-    classes = min(len(one.class_accuracy) for one in own)
+    losses = [record.get("loss") or {} for record in records]
+    accuracies = [record["accuracy"] or {} for record in records]
+    by_class = [one.get("per_class") or () for one in accuracies]
+    classes = min(map(len, by_class))
     fields: dict[str, Sequence[float | None]] = {
         "first epoch (s)": [one[0] if one else None for one in epochs],
-        "later epochs (s)": later if len(later) == len(own) else [],
-        "first loss": [one.loss[0] for one in own],
-        "last loss": [one.loss[1] for one in own],
-        "accuracy": [one.accuracy for one in own],
-        "busiest expert": [_busiest_expert(one.launch.record["ranks"]) for one in own],
+        "later epochs (s)": later if len(later) == len(records) else [],
+        "first loss": [one.get("first") for one in losses],
+        "last loss": [one.get("last") for one in losses],
+        "accuracy": [one.get("overall") for one in accuracies],
+        "busiest expert": [_busiest_expert(record["ranks"]) for record in records],
     }
     for number in range(classes if classes <= _MOST_CLASSES else 0):
-        fields[f"class {number}"] = [one.class_accuracy[number] for one in own]
+        fields[f"class {number}"] = [one[number] for one in by_class]
     yield {
         heading: mean([value for value in values if value is not None])
         for heading, values in fields.items()
@@ -192,7 +194,7 @@ def _busiest_expert(ranks: Sequence[Record]) -> float | None:
 
 
 def _describe_ranks(summary: Summary) -> Iterator[Fields]:
-    records = [one.launch.record for one in summary.counted]
+    records = summary.counted["record"].tolist()
     shares = {
         "CPU of each rank": _means(records, "ranks", "cpu_utilisation"),
         "GPU of each device": _means(records, "devices", "utilisation_mean"),
@@ -229,7 +231,7 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 def _find_environment(measured: Sequence[Summary]) -> list[Row]:
     """Hardware and software of every host; [] where no row is ok."""
-    records = [launch.record for s in measured for launch in s.launches]
+    records = [record for s in measured for record in s.records]
     # If a host changed between launches, its latest state is shown.
     hosts = {one["host"]: one for record in records for one in record["hosts"]}
     if not hosts:
@@ -295,6 +297,117 @@ def _join(values: Iterable[Any]) -> str:
     """Each value once, in order of appearance, without missing ones."""
     found = dict.fromkeys(str(value) for value in values if value is not None)
     return "; ".join(found) or "none"
+
+
+# --- notes ----------------------------------------------------------------------------
+
+
+def _collect_details(summaries: Sequence[Summary]) -> list[Note]:
+    """What else is known of rows: units, scripts, the gate, GPUDirect."""
+    return [
+        Note(
+            "throughput",
+            f"{_name_units(summaries)} of all replicas per second of the slowest "
+            "rank, over the timed window, from where step times have reached their "
+            "last level.",
+        ),
+        *_of_scripts(summaries),
+        *_of_gate(summaries),
+        *_of_gpudirect(summaries),
+    ]
+
+
+def _name_units(summaries: Sequence[Summary]) -> str:
+    """What throughput counts: samples, tokens, or both in columns of their own."""
+    cells = [s.cell for s in summaries if s.numbers]
+    contexts = sorted({c.context for c in cells if c.context is not None})
+    if not contexts:
+        return "samples"
+    named = " or ".join(f"{context:,}" for context in contexts)
+    tokens = f"tokens (a sample is a sequence of {named} tokens)"
+    return f"samples or {tokens}" if any(c.context is None for c in cells) else tokens
+
+
+def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
+    scripts = [s.cell.script for s in summaries if s.cell.script is not None]
+    if scripts:
+        said = ", ".join(dict.fromkeys(one["samples_per_step"] for one in scripts))
+        yield Note(
+            "samples", f"of a step over all ranks, as the experiment says: {said}."
+        )
+    for s in summaries:
+        if s.cell.script is not None:
+            ranks = [record["ranks"][0] for record in s.records]
+            told = dict.fromkeys(
+                _of_steps(rank["details"]) for rank in ranks if rank["details"]
+            )
+            if told:
+                yield Note("steps", f"of {s.id}: {'; or '.join(told)}.")
+
+
+def _of_steps(details: Mapping[str, Any]) -> str:
+    """What a rank of a script has counted."""
+    parts = [f"by {details.get('optimizer', 'marks of the script')}"]
+    if counted := details.get("counted"):
+        parts.append(
+            "inputs of {inputs} samples in the timed window, where the experiment "
+            "says {planned}".format(**counted)
+        )
+    return ", ".join(parts)
+
+
+def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
+    """How many rows were checked, and how far off the worst of them was."""
+    compared = [
+        s.records[0].get("gate")
+        for s in summaries
+        if s.records and s.cell.strategy != REFERENCE
+    ]
+    gates = [gate for gate in compared if gate]
+    if not gates:
+        return []
+    rows = "row" if len(compared) == 1 else "rows"
+    texts = [f"{len(gates)} of {len(compared)} {rows} compared with {REFERENCE}."]
+    # An older record may not have the numbers.
+    distances: dict[str, list[float]] = {}
+    for gate in gates:
+        if gate.get("tolerance"):
+            weights = 0.0 if gate["lossy"] else gate["weights_error"]
+            distance = max(weights, gate["loss_error"])
+            distances.setdefault(_describe_gate(gate), []).append(distance)
+    for kind, own in distances.items():
+        rows = "1 row" if len(own) == 1 else f"{len(own)} rows"
+        texts.append(f"{rows} {kind} at most {max(own):.2g}.")
+    return [Note("gate", " ".join(texts))]
+
+
+def _describe_gate(gate: Record) -> str:
+    limit = f"tolerance {gate['tolerance']:g}"
+    if gate["lossy"]:
+        return f"with a lossy option ({limit}), loss off by"
+    return f"in {gate['dtype']} ({limit}), weights and loss off by"
+
+
+def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
+    """Rows that asked for GPUDirect, or for none, and what their logs say of it."""
+    found = []
+    for s in summaries:
+        if s.cell.gpudirect == "auto" or not s.records:
+            continue
+        told = {
+            library["gpudirect_rdma"]
+            for record in s.records
+            for seen in (record.get("transport") or {}).get("seen", [])
+            for library in seen["libraries"].values()
+            if library.get("gpudirect_rdma") is not None
+        }
+        asked = "on" if s.cell.gpudirect else "off"
+        words = {True: "it was in effect", False: "it was not in effect"}
+        said = [words[one] for one in (True, False) if one in told]
+        unknown = "no log says whether it was in effect (backend_logs: true asks them)"
+        says = "; on other ranks ".join(said) or unknown
+        found.append(Note(s.id, f"gpudirect {asked}: {says}."))
+    return found
 
 
 # Title of a table -> what gives the rows of a cell: heading -> value.

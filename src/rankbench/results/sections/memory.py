@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Styles
+from rankbench.results.elements.section import PanelPlot, make_plot_section
 from rankbench.results.elements.text import figures
-from rankbench.results.numbers.measures import memory_of_device, peak_memory
+from rankbench.results.numbers.launches import memory_of_device, peak_memory
+from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel
-from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -31,7 +31,7 @@ _MUCH, _ALIKE = 0.25, 1.1
 
 def find_limit(point: Summary) -> float | None:
     """MiB that a rank may use at most; None if that is not recorded."""
-    record, device = point.launches[0].record, point.cell.device
+    record, device = point.records[0], point.cell.device
     limit = memory_of_device(record, device)
     if limit is None or device == "cuda":
         return limit
@@ -41,10 +41,10 @@ def find_limit(point: Summary) -> float | None:
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """A row for each rank of each launch."""
     limit = find_limit(point)
-    for launch in point.launches:
-        for rank in launch.record["ranks"]:
+    for number, record in zip(point.launches["launch"], point.records, strict=True):
+        for rank in record["ranks"]:
             mib = peak_memory([rank])
-            own = {"launch": launch.number, "rank": rank["rank"]}
+            own = {"launch": number, "rank": rank["rank"]}
             yield {**own, "mib": mib, "limit_mib": limit}
 
 

@@ -7,14 +7,13 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.hardware import flops_of, peak_of
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
 
 
 def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok and whose records describe the model."""
-    described = [one for one in found.measured if one.launches[0].record.get("model")]
+    described = [one for one in found.measured if one.records[0].get("model")]
     if not described:
         return None
     peaks = found.peaks
@@ -22,7 +21,7 @@ def make(found: ResultSet) -> Content | None:
 
 
 def _row(summary: Summary) -> dict[str, Any]:
-    record = summary.launches[0].record
+    record = summary.records[0]
     model = record["model"]
     flops, size = model["flops_per_sample"], model["parameter_bytes"]
     batch = ratio = None

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Style, Styles
+from rankbench.results.elements.section import PanelPlot, make_plot_section
 from rankbench.results.elements.text import figures, show_estimate
+from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel
-from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -30,10 +30,9 @@ _BEYOND = 1.6
 
 def split_step(point: Summary) -> dict[str, float]:
     """Milliseconds by phase, mean over ranks; with the last part they are the step."""
-    counted = point.counted
+    each = point.counted["phase_ms"].tolist()
     parts = {
-        phase: sum(launch.phase_ms.get(phase, 0.0) for launch in counted) / len(counted)
-        for phase in counted[0].phase_ms
+        phase: sum(own.get(phase, 0.0) for own in each) / len(each) for phase in each[0]
     }
     rest = point.numbers["step_ms"].value - sum(parts.values())
     return {**parts, SLOWEST: max(0.0, rest)}
@@ -43,16 +42,16 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """A row for each part of the step, and one for each launch."""
     for phase, ms in split_step(point).items():
         yield {"phase": phase, "ms": ms}
-    for one in point.measures:
-        low, high = np.quantile(1e3 * one.steps_s, (0.05, 0.95))
-        own = {"launch": one.launch.number, "ms": one.step_ms}
-        yield {**own, "p5_ms": low, "p95_ms": high}
+    launches = (point.launches[name] for name in ("launch", "step_ms", "steps_s"))
+    for number, ms, steps in zip(*launches, strict=True):
+        low, high = np.quantile(1e3 * steps, (0.05, 0.95))
+        yield {"launch": number, "ms": ms, "p5_ms": low, "p95_ms": high}
 
 
 def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
-    records = {point.id: point.launches[0].record for _, point in rows}
+    records = {point.id: point.records[0] for _, point in rows}
     samples = {n: figures(r["samples"] / r["steps"]) for n, r in records.items()}
     differ = len({*samples.values()}) > 1
     names, texts, beyond, ends = [], [], [], []
@@ -62,7 +61,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
         name = plotting.name_point(series, point)
         names.append(f"{name} ({samples[point.id]})" if differ else name)
         texts.append(str(show_estimate(point.numbers["step_ms"])))
-        beyond.append([launch.step_ms for launch in point.measures])
+        beyond.append(point.launches["step_ms"].tolist())
         ends += [*beyond[-1], _steps_between(point)[1]]
     longest = max(point.numbers["step_ms"].value for _, point in rows)
     end = min(_BEYOND * longest, 1.03 * max(ends))
@@ -84,13 +83,13 @@ def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
 def _draw_launches(axes: Axes, place: float, point: Summary, style: Style) -> None:
     """Launches, and most of their steps."""
     axes.hlines(place, *_steps_between(point), color="0.6", lw=0.8)
-    each = [launch.step_ms for launch in point.measures]
+    each = point.launches["step_ms"].tolist()
     plotting.draw_launches(axes, each, [place] * len(each), style)
 
 
 def _steps_between(point: Summary) -> tuple[float, float]:
     """Milliseconds that 5 %, and that 95 % of all steps stay below."""
-    steps = np.concatenate([launch.steps_s for launch in point.measures])
+    steps = np.concatenate(point.launches["steps_s"].tolist())
     low, high = np.quantile(1e3 * steps, (0.05, 0.95))
     return float(low), float(high)
 
@@ -99,7 +98,7 @@ def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
     from matplotlib.patches import Patch
 
     points = [point for panel in panels for point in panel.points]
-    names = {name for point in points for name in point.counted[0].phase_ms}
+    names = {name for p in points for name in p.counted["phase_ms"].iloc[0]}
     phases = plotting.color_phases(names)
     return [
         *(Patch(color=color, label=phase) for phase, color in phases.items()),

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.statistics import Estimate, mean
-from rankbench.results.numbers.summary import Summary
 
 
 def make(found: ResultSet) -> Content | None:
@@ -20,7 +19,7 @@ def make(found: ResultSet) -> Content | None:
 
 def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
     """What the strategy recorded of itself, by launch and rank."""
-    records = [one.launch.record for one in summary.counted]
+    records = summary.counted["record"]
     return [[rank.get("details", {}) for rank in r["ranks"]] for r in records]
 
 

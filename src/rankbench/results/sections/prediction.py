@@ -8,14 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import PanelPlot, draw_panels
 from rankbench.results.elements.plotting import Ends, Mark, Style, Styles
-from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.section import Content, PanelPlot, Section, draw_panels
 from rankbench.results.elements.text import Grid, Note, Text, show_estimate
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, round_off
-from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +120,7 @@ def _plot(made: Sequence[Prediction]) -> PanelPlot:
             if each.throughput
         ]
         for cell, devices, throughput in found:
-            ideal = base and devices * base.throughput.value
+            ideal = base and devices * base.rate
             row = {"cell": cell, "devices": devices, "throughput": throughput}
             yield {**same, **row, "ideal": ideal}
             same["kind"] = "predicted"
@@ -175,7 +173,7 @@ def _draw(
             ends.append((marks[-1], series.name, style))
     counts = plotting.scale_devices(axes, devices)
     for base in {p.efficiency_base for p in panel.points if p.efficiency_base}:
-        ideal = [count * base.throughput.value for count in counts]
+        ideal = [count * base.rate for count in counts]
         axes.plot(counts, ideal, "--", color="0.5", lw=1, zorder=1)
     plotting.scale_by_logarithm(axes)
     axes.set_ylabel(f"{panel.unit}/s")

@@ -18,9 +18,8 @@ from rankbench.results.elements.section import (
     make_frame,
 )
 from rankbench.results.elements.text import Grid, Note, Text, figures
-from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.read.launches import read_launches
-from rankbench.results.read.rows import Row
+from rankbench.results.numbers.result_set import ResultSet, Summary
+from rankbench.results.read.records import read_launches
 
 # Operators of a rank that documents show. The CSV has all that the record has.
 TOP = 10
@@ -42,7 +41,7 @@ class Profile:
 
 
 def load_profiles(
-    layout: Layout, rows: Sequence[Row], damaged: list[ValueError] | None = None
+    layout: Layout, rows: Sequence[Summary], damaged: list[ValueError] | None = None
 ) -> list[Profile]:
     """The profiles of rows that are ok.
 

@@ -7,11 +7,9 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
-from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.hardware import mfu_of_launches
-from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, mean
-from rankbench.results.numbers.summary import OF_LAUNCHES, Summary
+from rankbench.results.numbers.result_set import OF_LAUNCHES, ResultSet, Summary
+from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, Fit, mean
 
 # Values that a source may have published: heading, and whether the ratio to the base
 # says more than the value itself.
@@ -106,7 +104,7 @@ def _compare(
 def _ratio(row: Summary, base: Summary, name: str) -> Estimate | None:
     """The ratio of two rows within rounds; None without enough common ones."""
     sides = {
-        one.id: [(n.turn, getattr(n, name) or 0.0) for n in one.counted]
+        one.id: [*zip(one.counted["turn"], one.counted[name], strict=True)]
         for one in (row, base)
     }
     if not all(own and min(value for _, value in own) > 0 for own in sides.values()):
@@ -125,8 +123,7 @@ def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[flo
     """Of each launch; none where the cell is not ok, or was not evaluated."""
     if name == "mfu_pct":
         return mfu_of_launches(summary, peaks)
-    found = [getattr(launch, name) for launch in summary.counted]
-    return [value for value in found if value is not None]
+    return summary.counted[name].dropna().tolist()
 
 
 def _show_rows(published: Sequence[Published], cells: Mapping[str, Summary]) -> Grid:

@@ -1,19 +1,22 @@
-"""What more devices give, and what they cost."""
+"""How fast cells are, what more devices give, and what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rankbench.results.advice.answer import EFFICIENCY, device_hours
 from rankbench.results.advice.findings import choose_unit
 from rankbench.results.elements import plotting
-from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.plotting import Ends, Mark, Styles
+from rankbench.results.elements.section import NAMED, PanelPlot, make_plot_section
+from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.hardware import find_energy
+from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +24,46 @@ if TYPE_CHECKING:
     Draw = Callable[[Sequence[Axes], Panel, Styles], Ends]
 
 Find = Callable[[Summary], Estimate | None]
+
+_ROW = 0.25  # inches
+
+
+def _rows_of_rates(point: Summary) -> Iterator[dict[str, Any]]:
+    """The mean of a cell, and a row for each launch."""
+    unit = f"{point.cell.unit}/s"
+    yield {"unit": unit, "throughput": point.numbers["throughput"]}
+    columns = (point.launches[name] for name in ("launch", "throughput"))
+    for number, rate in zip(*columns, strict=True):
+        yield {"unit": unit, "launch": number, "throughput": rate}
+
+
+def _label(point: Summary) -> str:
+    """The throughput, and the bracket of its ratio: launches have no interval."""
+    rate = str(show_estimate(point.numbers["throughput"]))
+    ratio = point.numbers.get("speedup")
+    return f"{rate}   x {show_estimate(ratio)}" if ratio and ratio.interval else rate
+
+
+def _draw_rates(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
+    (axes,) = grid
+    rows = plotting.each_row(panel)
+    rows.sort(key=lambda row: -row[1].rate)
+    for place, (series, point) in enumerate(rows):
+        number, style = point.numbers["throughput"], styles[series.name]
+        rates = point.launches["throughput"].tolist()
+        plotting.draw_launches(axes, rates, [place] * len(rates), style)
+        mark = plotting.Mark(number, Estimate(place))
+        plotting.draw_mark(axes, mark, point, style)
+    each = [point.launches["throughput"].tolist() for _, point in rows]
+    plotting.finish_rows(
+        axes,
+        [plotting.name_point(*row) for row in rows],
+        [_label(point) for _, point in rows],
+        # Launches that are no outliers have room.
+        end=1.05 * max(r for own in each for r in own if r < 1.5 * np.mean(own)),
+        beyond=each,
+    )
+    axes.set_xlabel(f"{panel.unit}/s")
 
 
 def per_device(point: Summary) -> Estimate:
@@ -54,10 +97,9 @@ def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
     """The mean of a cell, and a row for each launch."""
     base = point.efficiency_base
     same = {**_size(point), "unit": f"{point.cell.unit}/s"}
-    ideal = base and base.throughput.value
-    yield {**same, "per_device": per_device(point), "ideal": ideal}
-    for one, rate in zip(point.measures, _launches(point), strict=True):
-        yield {**same, "launch": one.launch.number, "per_device": rate}
+    yield {**same, "per_device": per_device(point), "ideal": base and base.rate}
+    for number, rate in zip(point.launches["launch"], _launches(point), strict=True):
+        yield {**same, "launch": number, "per_device": rate}
 
 
 def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
@@ -72,7 +114,7 @@ def _size(point: Summary) -> dict[str, int]:
 
 def _launches(point: Summary) -> list[float]:
     """Throughput of each device in each launch."""
-    return [launch.throughput / point.devices for launch in point.measures]
+    return (point.launches["throughput"] / point.devices).tolist()
 
 
 def _compares(find: Find) -> Callable[[Panel], bool]:
@@ -115,7 +157,7 @@ def _over_devices(
 def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
     """The base, and the share of it that a sensible topology keeps."""
     bases = [point.efficiency_base for point in panel.points]
-    ideals = {base.throughput.value for base in bases if base}
+    ideals = {base.rate for base in bases if base}
     for rate in ideals:
         axes.axhline(rate, color="0.5", ls="--", lw=1, zorder=1)
         axes.axhline(EFFICIENCY * rate, color="0.5", ls=":", lw=1, zorder=1)
@@ -188,6 +230,22 @@ _SIZE = dict.fromkeys(("hosts", "devices"), int)
 
 _PLOTS = (
     PanelPlot(
+        name="throughput",
+        question="Which is the fastest?",
+        caption=(
+            "Cells by throughput, the fastest first: mean over launches (large) and "
+            "every launch (small). Behind it the speedup with its bracket, which is "
+            "within rounds: rows differ from the base if it excludes 1, however the "
+            "launches lie."
+        ),
+        columns={"unit": str, "launch": int, "throughput": float},
+        rows=_rows_of_rates,
+        height=lambda panel: _ROW * len(panel.points) + 0.7,
+        draw=_draw_rates,
+        explains="launches",
+        always=True,
+    ),
+    PanelPlot(
         name="per_device",
         question="How much does each device still do?",
         caption=(
@@ -200,7 +258,7 @@ _PLOTS = (
             **_SIZE,
             "launch": int,
             "unit": str,
-            "per_device": Estimate,
+            "per_device": float,
             "ideal": float,
         },
         rows=_rows_per_device,
@@ -231,7 +289,7 @@ _PLOTS = (
             "cheaper, further left is faster. Dotted: rows that no other row beats in "
             "both."
         ),
-        columns={**_SIZE, "unit": str, "hours": Estimate, "device_hours": Estimate},
+        columns={**_SIZE, "unit": str, "hours": float, "device_hours": float},
         rows=_rows_of_cost,
         says=_compares(per_device),
         draw=_draw_cost,
@@ -243,11 +301,11 @@ _PLOTS = (
         caption=(
             "Energy of a sample against throughput: lower and further right is better."
         ),
-        columns=dict.fromkeys(("throughput", "j_per_sample"), Estimate),
+        columns={"throughput": float, "j_per_sample": Estimate},
         rows=_rows_of_energy,
         says=lambda panel: sum(len([*_rows_of_energy(p)]) for p in panel.points) > 1,
         draw=_draw_energy,
     ),
 )
 
-SECTION = make_plot_section("scaling", "Scaling", 2, _PLOTS)
+SECTION = make_plot_section("scaling", "Speed and scaling", 1, _PLOTS)

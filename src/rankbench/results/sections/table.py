@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rankbench.cell import AUTO
-from rankbench.results.elements.notes import collect_notes
-from rankbench.results.elements.section import Content, Section
+from rankbench.cell import AUTO, REFERENCE
+from rankbench.record import (
+    BUDGET,
+    DISTURBED,
+    NO_EXCHANGE,
+    OTHER_SAMPLES,
+    SAME_DATA,
+    UNCLEAN_END,
+    Record,
+)
+from rankbench.results.elements.section import Content, Row, Section, show_value
 from rankbench.results.elements.text import (
     Grid,
     Note,
     Text,
     describe_base,
-    figures,
-    show_estimate,
 )
 from rankbench.results.numbers.hardware import (
     find_energy,
     find_network,
     mfu_of_launches,
 )
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.launches import steps_to
+from rankbench.results.numbers.result_set import (
+    DETERMINISTIC,
+    DRIFTING,
+    ENVIRONMENT,
+    GROUPED,
+    NO_STEADY_STATE,
+    UNPAIRED,
+    ResultSet,
+    Summary,
+)
 from rankbench.results.numbers.series import Panel, find_controls
-from rankbench.results.numbers.statistics import Estimate, mean
-from rankbench.results.numbers.summary import DETERMINISTIC, Summary
+from rankbench.results.numbers.statistics import (
+    CONFIDENCE,
+    EQUAL,
+    MARGIN,
+    MIN_LAUNCHES,
+    UNTOLD,
+    Estimate,
+    mean,
+)
 
 _TITLE = "Cells"
 
-_RATIOS = ("speedup", "efficiency")
 _PAIRED = {True: "paired", False: "unpaired"}
 
 _MIB_PER_GIB = 1024
@@ -41,39 +64,175 @@ _CONTROLS = "Controls: strategies for several devices, on one"
 # Heading of the topology: hosts x devices of each host.
 _PLACES = "hosts x devices"
 
+# Headings of columns that hold no numbers.
+_WORDS = {"strategy", "backend", _PLACES, "variant", "launches", "network", "torch"}
+_WORDS |= {"note"}
+
 # If more cells share a reason, a document names only the first ones.
 _MOST_NAMES = 4
 
 
+MARKS = {
+    "approximate": "a lossy option is on; the trained model differs from that of one "
+    "process.",
+    BUDGET: "the budget ended the launches of this row before there were as many as "
+    "asked for: a larger budget goes on.",
+    "built-whole": "the model cannot be built without values, so each rank held it "
+    "whole, in the memory of its host, before it was split.",
+    "emulated": "the model sleeps instead of computing: communication is real, "
+    "arithmetic is not.",
+    "functional": "the devices are logical parts of one device: the row shows that the "
+    "strategy works, not how fast it would be.",
+    "mixed-hosts": "the launches of this row did not run on the same hosts.",
+    "mixed-torch": "the launches of this row, or those of its base, ran different "
+    "versions of torch.",
+    NO_STEADY_STATE: "no steady state: in at least one launch, step times changed "
+    "their level until the end. Its numbers are of its whole timed window.",
+    DISTURBED: "a launch was 1.5 times slower than the other launches of its round "
+    "explain, and is left out of all numbers of the row; or other programs, a CPU "
+    "quota, a suspension or the state of a GPU disturbed it and its repetitions, and "
+    "it counts. Its record is kept.",
+    DRIFTING: "the launches grew faster or slower one after the other: the machine "
+    "changed meanwhile (the bracket of a line through them excludes 0).",
+    UNPAIRED: "this row and its base were not launched in the same rounds, so they "
+    "have no ratio: a machine that changes in between would be a part of it. "
+    "rankbench run --next launches them together.",
+    GROUPED: "launches of this row fall into groups, for example by where memory was "
+    "placed: two or more are far from the others, or significantly more than of other "
+    "rows are 1.5 times slower than their rounds explain. All count.",
+    ENVIRONMENT: "launches of this workload ran with different values of these "
+    "variables: only rows with equal ones are compared. env in site.yaml keeps them.",
+    NO_EXCHANGE: "ranks exchange no gradients, and no weights: each trains a model of "
+    "its own. The row is not compared with others.",
+    SAME_DATA: "all ranks of the script got the same samples in its first step: its "
+    "data is not split over them, so that more ranks do not learn from more samples.",
+    OTHER_SAMPLES: "the inputs of the script's model are not as many as "
+    "samples_per_step says, so throughput may be wrong: see under steps.",
+    "other-code": "the code that the ranks ran differs from the plan's.",
+    UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
+    "had reported; the numbers are whole.",
+    "unchecked": "no gate has found that it trains what a single process trains.",
+    "preload": "LD_PRELOAD loads a library into every process of the row, which may "
+    "replace any function of torch and of its libraries.",
+    "throttled": "a GPU lowered its clocks because of heat or a fault of its power "
+    "supply: the row says nothing about what the machine can do.",
+    "oversubscribed": "ranks share a physical core or a GPU, or had fewer cores than "
+    "planned: the row says nothing about scaling.",
+}
+SCALING = {
+    "weak": "batch_size is per model replica: more devices, more samples in a step.",
+    "strong": "batch_size is global: more devices share the same samples of a step.",
+}
+
+
+_BUILDS = (
+    "rows ran different builds ({}): what differs between them may be the build, not "
+    "the backend. One image for all (image: NAME) compares like with like."
+)
+
+
 def make(found: ResultSet) -> Content:
     """A row for every cell; documents collapse those without numbers."""
-    experiment, summaries = found.experiment, found.rows
+    rows = {summary.id: _row(summary, found) for summary in found.rows}
     # Without tokens all are samples/s, as in tables that have been published.
-    has_tokens = any(summary.cell.unit == "tokens" for summary in summaries)
-    goal = found.target
-    builds = {build for summary in summaries if (build := _torch(summary))}
-    statuses = [summary.status for summary in summaries]
-    counts = [f"{statuses.count(one)} {one}" for one in dict.fromkeys(sorted(statuses))]
+    if any(summary.cell.unit == "tokens" for summary in found.rows):
+        for summary in found.rows:
+            rows[summary.id]["unit"] = f"{summary.cell.unit}/s"
+    if len({row["torch"] for row in rows.values()} - {None}) < 2:
+        for row in rows.values():
+            del row["torch"]
+    counts = Counter(summary.status for summary in found.rows)
+    said = ", ".join(f"{counts[status]} {status}" for status in sorted(counts))
     return Content(
-        rows=[
-            {
-                "experiment": experiment,
-                **_row(summary, found.peaks),
-                **_reach(summary, goal),
-            }
-            | ({"unit": f"{summary.cell.unit}/s"} if has_tokens else {})
-            | ({"torch": _torch(summary)} if len(builds) > 1 else {})
-            for summary in summaries
-        ],
-        grids=[*_show_measured(found), *_show_others(found.reasons)],
-        before=[Note("cells", f"{len(summaries)}: {', '.join(counts)}.")],
-        notes=collect_notes(summaries),
+        rows=[*rows.values()],
+        grids=[*_show_measured(found, rows), *_show_others(found.reasons)],
+        before=[Note("cells", f"{len(rows)}: {said}.")],
+        notes=[*_collect_notes(found.rows)],
     )
 
 
-def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
-    cell = summary.cell
+def _collect_notes(summaries: Sequence[Summary]) -> Iterator[Note]:
+    """What a reader of the table must know: base, brackets, batch, marks, machine."""
+    if any(s.numbers for s in summaries):
+        yield from _of_numbers(summaries)
+    for mark in sorted({mark for s in summaries for mark in s.marks}):
+        if text := MARKS.get(mark.partition("(")[0]):
+            yield Note(mark, text)
+    yield from _of_machines(summaries)
+
+
+def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
+    scripts = any(s.cell.script is not None for s in summaries)
+    base = "the same script" if scripts else REFERENCE
+    bases = (s.efficiency_base for s in summaries)
+    named = ", ".join(_each_once(describe_base(one) for one in bases if one))
+    yield Note(
+        "efficiency",
+        f"throughput of a device / that of {base} on one device (in a workload without "
+        "that row, of the strategy itself), with the same model, data and options: "
+        f"{named or 'no such cell is ok'}.",
+    )
+    pairs = ""
+    if any(s.paired for s in summaries):
+        pairs = " Efficiencies are means of the ratios within rounds."
+    yield Note(
+        "brackets",
+        f"{CONFIDENCE:.0%} intervals.{pairs} All efficiencies hold at once: a row "
+        "differs from its base if, and only if, its bracket excludes 1. Throughputs "
+        "and times are means over launches, without an interval: plots show launches. "
+        f"None: fewer than {MIN_LAUNCHES} launches, or the base itself.",
+    )
+    verdicts = {n.verdict for s in summaries for n in s.numbers.values()}
+    if EQUAL in verdicts:
+        yield Note(
+            EQUAL, f"equal: the bracket is within {MARGIN:.0%} of 1, and includes 1."
+        )
+    if UNTOLD in verdicts:
+        yield Note(
+            UNTOLD, "the bracket includes 1: cannot be told. Not the same as equal."
+        )
+    kinds = (s.cell.scaling for s in summaries if s.cell.script is None)
+    for kind in _each_once(kinds):
+        yield Note(f"{kind} scaling", SCALING[kind])
+
+
+def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:
+    records = [record for s in summaries for record in s.records]
+    hosts = _each_once(_describe_host(host) for r in records for host in r["hosts"])
+    software = _each_once(_describe_software(record) for record in records)
+    if records:
+        yield Note("machine", "; ".join([*hosts, *software]) + ".")
+    builds = _each_once(record["software"]["torch"] for record in records)
+    if len(builds) > 1:
+        yield Note("torch", _BUILDS.format(", ".join(builds)))
+
+
+def _describe_host(host: Record) -> str:
+    gpus = [gpu["name"] for gpu in host["gpus"]]
+    parts = [
+        *(f"{gpus.count(name)} x {name}" for name in _each_once(gpus)),
+        f"{host['cpu']}, {host['cores']} cores",
+        f"{host['memory_gib']:.0f} GiB",
+    ]
+    return ", ".join(parts)
+
+
+def _describe_software(record: Record) -> str:
+    names = ("torch", "cuda", "nccl", "python")
+    versions = [(name, record["software"].get(name)) for name in names]
+    found = ", ".join(f"{name} {version}" for name, version in versions if version)
+    image = record["image"]
+    return f"{found}, in the image {image['name']}" if image else f"{found}, native"
+
+
+def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
+    """The values of table.csv."""
+    cell, numbers = summary.cell, summary.numbers
+    rate, record = numbers.get("throughput"), next(iter(summary.records), {})
+    used = mfu_of_launches(summary, found.peaks)
+    ways = {way for one in summary.records if (way := find_network(one))}
     return {
+        "experiment": found.experiment,
         "cell": summary.id,
         "strategy": cell.strategy,
         "backend": cell.backend,
@@ -94,171 +253,119 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         "env": " ".join(f"{k}={v}" for k, v in cell.env.items()) or None,
         "image": None if cell.image == AUTO else cell.image,
         "partition": cell.partition,
-        "network": _find_network(summary),
-        "per_device": _per_device(summary),
-        "disturbed": len(summary.disturbed) if summary.measures else None,
-        "repeated": summary.repeated if summary.measures else None,
+        "network": "; ".join(sorted(ways)) or None,
+        "per_device": rate and rate.scaled(1 / summary.devices),
+        "disturbed": len(summary.disturbed) if record else None,
+        "repeated": summary.repeated if record else None,
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
-        "global_batch": _global_batch(summary),
-        "mfu_pct": _find_mfu(summary, peaks),
-        **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
-        **summary.numbers,
+        "global_batch": (record.get("shape") or {}).get("global_batch"),
+        # A rate above the peak is wrong.
+        "mfu_pct": mean(used) if used and max(used) <= 100 else None,
+        **numbers,
+        **{
+            f"{name}_verdict": numbers[name].verdict or None
+            for name in ("speedup", "efficiency")
+            if name in numbers
+        },
+        "torch": "; ".join(sorted({*summary.launches["torch"]})) or None,
         "estimated_memory_mib": summary.estimated_mib,
         **find_energy(summary),
+        **_reach(summary, found.target),
     }
 
 
 def _reach(summary: Summary, goal: tuple[str, float] | None) -> dict[str, Any]:
     """Seconds and samples until the goal is reached; numbers if each launch does."""
-    if goal is None or not summary.measures:
+    if goal is None or summary.status != "ok":
         return {}
     counted = summary.counted
-    steps = [number for one in counted if (number := one.steps_to(*goal)) is not None]
+    each = zip(counted["losses"], counted["accuracy"], strict=True)
+    reached = (steps_to(*one, *goal) for one in each)
+    steps = [number for number in reached if number is not None]
     if len(steps) < len(counted):
-        known = any(
-            np.isfinite(one.losses).all()
+        known = (
+            any(np.isfinite(losses).all() for losses in counted["losses"])
             if goal[0] == "loss"
-            else one.accuracy is not None
-            for one in counted
+            else counted["accuracy"].notna().any()
         )
         said = f"reached in {len(steps)} of {len(counted)}" if steps else "not reached"
         return {"target": said if known else "not measured"}
-    batch = summary.launches[0].record["shape"]["global_batch"]
-    times = [one.seconds_of(n) for one, n in zip(counted, steps, strict=True)]
+    batch = summary.records[0]["shape"]["global_batch"]
+    # Each step takes the mean time of the timed ones.
+    times = counted["total_s"].to_numpy() * steps / summary.records[0]["steps"]
     samples = mean([batch * number for number in steps])
     if len({*steps}) == 1:
         samples = replace(samples, verdict=DETERMINISTIC)
     return {"target": "reached", "target_s": mean(times), "target_samples": samples}
 
 
-def _torch(summary: Summary) -> str | None:
-    """The versions of torch in its launches."""
-    return "; ".join(sorted({one.torch for one in summary.measures})) or None
-
-
-def _per_device(summary: Summary) -> Estimate | None:
-    number = summary.numbers.get("throughput")
-    return None if number is None else number.scaled(1 / summary.devices)
-
-
-def _global_batch(summary: Summary) -> int | None:
-    """Samples of a step, of all replicas."""
-    if not summary.measures:
-        return None
-    shape = summary.launches[0].record.get("shape") or {}
-    return shape.get("global_batch")
-
-
-def _find_mfu(summary: Summary, peaks: Mapping[str, float]) -> Estimate | None:
-    """Model FLOPs utilisation in percent; None if it is unknown or impossible."""
-    found = mfu_of_launches(summary, peaks)
-    return mean(found) if found and max(found) <= 100 else None
-
-
-def _verdict(summary: Summary, name: str) -> str | None:
-    number = summary.numbers.get(name)
-    return None if number is None else number.verdict or None
-
-
-def _find_network(summary: Summary) -> str | None:
-    """The ways that NCCL took in any launch."""
-    ways = {find_network(launch.record) for launch in summary.launches} - {None}
-    return "; ".join(sorted(map(str, ways))) or None
-
-
-def _show_measured(found: ResultSet) -> Iterator[Grid]:
+def _show_measured(found: ResultSet, rows: Mapping[str, Row]) -> Iterator[Grid]:
     """Workload by workload, the fastest row first; controls stand apart.
 
     A column without any value is left out.
     """
-    rows: list[Summary] = []
-    controls: list[Summary] = []
+    parts: dict[str, list[Summary]] = {_TITLE: [], _CONTROLS: []}
     for panel in found.panels:
         apart = find_controls(panel.points)
-        for one in sorted(panel.points, key=lambda p: -p.numbers["throughput"].value):
-            (controls if one.id in apart else rows).append(one)
-    fields = {one.id: _fields(one, found) for one in found.measured}
-    for name, words in _describe_variants(found.panels).items():
-        fields[name]["variant"] = Text(words)
-    counts = {count for one in found.measured for count in (one.ok, one.wanted)}
-    builds = {_torch(one) for one in found.measured}
-    alike = {"launches": len(counts) == 1, "torch": len(builds) == 1}
-    columns = {
-        heading: number
-        for heading, number in _columns(found).items()
-        if not alike.get(heading)
-        and any(str(shown.get(heading, "")) for shown in fields.values())
-    }
-    for title, members in ((_TITLE, rows), (_CONTROLS, controls)):
-        if members:
-            own = [fields[one.id] for one in members]
-            yield Grid(
-                title,
-                columns,
-                [[one.get(heading, Text("")) for heading in columns] for one in own],
-            )
-
-
-def _columns(found: ResultSet) -> dict[str, bool]:
-    """Heading -> whether it holds numbers. Each unit of throughput has its own."""
+        for one in sorted(panel.points, key=lambda p: -p.rate):
+            parts[_CONTROLS if one.id in apart else _TITLE].append(one)
+    variants = _describe_variants(found.panels)
     units = sorted({one.cell.unit for one in found.measured})
-    words, numbers = False, True
-    return {
-        **dict.fromkeys(("strategy", "backend", _PLACES, "variant"), words),
-        # On a narrow terminal, the first ones are shown.
-        **{f"throughput ({unit}/s)": numbers for unit in units},
-        "efficiency": numbers,
-        **{f"per device ({unit}/s)": numbers for unit in units},
-        **dict.fromkeys(("memory (GiB)", "estimated (GiB)", "MFU (%)"), numbers),
-        **dict.fromkeys(("J/sample", "W per device"), numbers),
-        **dict.fromkeys(_goal_headings(found.target), numbers),
-        "global batch": numbers,
-        **dict.fromkeys(("launches", "network", "torch", "note"), words),
+    fields = {
+        one.id: {
+            "strategy": Text(one.cell.strategy, cell=one.id),
+            "backend": Text("" if one.cell.backend == "none" else one.cell.backend),
+            _PLACES: Text(one.cell.topology),
+            "variant": Text(variants[one.id]),
+            **_fields(one, rows[one.id], units, found.target),
+        }
+        for one in found.measured
     }
+    counts = {count for one in found.measured for count in (one.ok, one.wanted)}
+    columns = [
+        heading
+        for heading in next(iter(fields.values()), ())
+        if any(str(own[heading]) for own in fields.values())
+        and (heading != "launches" or len(counts) > 1)
+    ]
+    numbers = {heading: heading not in _WORDS for heading in columns}
+    for title, members in parts.items():
+        if members:
+            own = [[fields[one.id][name] for name in columns] for one in members]
+            yield Grid(title, numbers, own)
 
 
-def _goal_headings(goal: tuple[str, float] | None) -> tuple[str, ...]:
-    if goal is None:
-        return ()
-    name, value = goal
-    return (f"to {name} {value:g} (s)", "to it (samples)")
+def _fields(
+    summary: Summary, row: Row, units: Sequence[str], goal: tuple[str, float] | None
+) -> dict[str, Text]:
+    """Heading -> what it shows of a row.
 
-
-def _fields(summary: Summary, found: ResultSet) -> dict[str, Text]:
-    """Heading -> what it shows of a summary."""
-    cell, numbers = summary.cell, summary.numbers
-    memory, batch = numbers.get("memory_mib"), _global_batch(summary)
-    goal, energy = found.target, find_energy(summary)
-    reached = _show_goal(_reach(summary, goal)) if goal is not None else ()
-    return {
-        "strategy": Text(cell.strategy, cell=summary.id),
-        "backend": Text("" if cell.backend == "none" else cell.backend),
-        _PLACES: Text(cell.topology),
-        "global batch": Text("" if batch is None else str(batch)),
-        f"throughput ({cell.unit}/s)": show_estimate(numbers.get("throughput")),
-        f"per device ({cell.unit}/s)": show_estimate(_per_device(summary)),
-        "efficiency": show_estimate(numbers.get("efficiency")),
-        "memory (GiB)": show_estimate(memory and memory.scaled(1 / _MIB_PER_GIB)),
-        "estimated (GiB)": Text(
-            ""
-            if summary.estimated_mib is None
-            else figures(summary.estimated_mib / _MIB_PER_GIB)
-        ),
-        "J/sample": show_estimate(energy.get("j_per_sample")),
-        "W per device": show_estimate(energy.get("watts")),
-        "MFU (%)": show_estimate(_find_mfu(summary, found.peaks)),
-        **dict(zip(_goal_headings(goal), reached, strict=True)),
-        "launches": Text(f"{summary.ok}/{summary.wanted}"),
-        "network": Text(_find_network(summary) or ""),
-        "torch": Text(_torch(summary) or ""),
-        "note": Text(", ".join(summary.marks)),
+    On a narrow terminal, the first ones are shown. Each unit has columns of its own.
+    """
+    memory, estimated = row["memory_mib"], summary.estimated_mib
+    own = {unit: row if unit == summary.cell.unit else {} for unit in units}
+    values: dict[str, object] = {
+        **{f"throughput ({unit}/s)": own[unit].get("throughput") for unit in units},
+        "efficiency": row.get("efficiency"),
+        **{f"per device ({unit}/s)": own[unit].get("per_device") for unit in units},
+        "memory (GiB)": memory.scaled(1 / _MIB_PER_GIB),
+        "estimated (GiB)": estimated and estimated / _MIB_PER_GIB,
+        "MFU (%)": row["mfu_pct"],
+        "J/sample": row.get("j_per_sample"),
+        "W per device": row.get("watts"),
     }
-
-
-def _show_goal(reached: dict[str, Any]) -> list[Text]:
-    if "target_s" not in reached:
-        return [Text(reached["target"]), Text("")]
-    return [show_estimate(reached[name]) for name in ("target_s", "target_samples")]
+    if goal:
+        name, value = goal
+        values[f"to {name} {value:g} (s)"] = row.get("target_s", row.get("target"))
+        values["to it (samples)"] = row.get("target_samples")
+    values |= {
+        "global batch": row["global_batch"],
+        "launches": f"{summary.ok}/{summary.wanted}",
+        "network": row["network"],
+        "torch": row.get("torch"),
+        "note": ", ".join(summary.marks),
+    }
+    return {heading: show_value(value) for heading, value in values.items()}
 
 
 def _describe_variants(panels: Sequence[Panel]) -> dict[str, str]:
@@ -285,6 +392,11 @@ def _show_others(reasons: Mapping[tuple[str, str], Sequence[str]]) -> list[Grid]
     return [Grid("Cells without numbers", columns, rows)] if rows else []
 
 
+def _each_once(texts: Iterable[str]) -> list[str]:
+    """Each text once, in order of appearance."""
+    return list(dict.fromkeys(texts))
+
+
 def _list_names(ids: Sequence[str]) -> str:
     named = ", ".join(ids[:_MOST_NAMES])
     more = len(ids) - _MOST_NAMES
@@ -305,17 +417,17 @@ SECTION = Section(
         **dict.fromkeys(("scaling", "status", "reason", "marks"), str),
         "launches_ok": int,
         "launches": int,
-        **dict.fromkeys(
-            ("throughput", "step_ms", "epoch_s", "total_s", "speedup"), Estimate
-        ),
+        # Means over launches, which have no interval: brackets are those of ratios.
+        **dict.fromkeys(("throughput", "step_ms", "epoch_s", "total_s"), float),
+        "speedup": Estimate,
         "base": str,
         **dict.fromkeys(("efficiency", "memory_mib", "accuracy"), Estimate),
         "attempt": int,
         "network": str,
         "ratios": str,
-        **{f"{name}_verdict": str for name in _RATIOS},
+        **dict.fromkeys(("speedup_verdict", "efficiency_verdict"), str),
         "unit": str,
-        "per_device": Estimate,
+        "per_device": float,
         "disturbed": int,
         "repeated": int,
         "setup_memory_mib": Estimate,
