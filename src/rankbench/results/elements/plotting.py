@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rankbench.cell import REFERENCE
-from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import Estimate
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+    from rankbench.results.numbers.result_set import Summary
 
 _TITLE_WIDTH, _NAME_WIDTH = 84, 34  # characters
 _LABEL = 0.16  # height of a name on the right of a panel, in inches
@@ -425,6 +426,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> Non
 def make_line(label: str, *, color: Any = "0.5", lw: float = 1, **style: Any) -> Line2D:
     """An entry of a legend: a line."""
     from matplotlib.lines import Line2D
+
 
     return Line2D([], [], color=color, lw=lw, label=label, **style)
 

@@ -17,7 +17,6 @@ import pandas as pd
 from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Ends, Styles
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
-from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.series import Panel, cut
 from rankbench.results.numbers.statistics import Estimate
 
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from rankbench.results.numbers.result_set import ResultSet
+    from rankbench.results.numbers.result_set import ResultSet, Summary
+
 
 # With more cells, not each has a name of its own.
 NAMED = 12
@@ -313,6 +313,7 @@ def _draw(
 def _draw_nothing(found: ResultSet, width: float) -> Figure:
     """A sentence in the place of a plot: no cell is ok."""
     from matplotlib.figure import Figure
+
 
     counts = Counter(summary.status for summary in found.rows)
     listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
