@@ -427,7 +427,6 @@ def make_line(label: str, *, color: Any = "0.5", lw: float = 1, **style: Any) ->
     """An entry of a legend: a line."""
     from matplotlib.lines import Line2D
 
-
     return Line2D([], [], color=color, lw=lw, label=label, **style)
 
 

@@ -314,7 +314,6 @@ def _draw_nothing(found: ResultSet, width: float) -> Figure:
     """A sentence in the place of a plot: no cell is ok."""
     from matplotlib.figure import Figure
 
-
     counts = Counter(summary.status for summary in found.rows)
     listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     name = found.experiment
