@@ -247,7 +247,9 @@ class Cell:
     def batch_words(self) -> str:
         """Its batch in words: of each replica, or of all; for a script what it says."""
         if self.script is not None:
-            return f"{self.script['samples_per_step']} samples a step"
+            product = self.script["samples_per_step"]
+            product = product.replace("batch_size", str(self.batch_size))
+            return f"{product} samples a step"
         each = "per device" if self.scaling == "weak" else "in all"
         return f"batch {self.batch_size} {each}"
 

@@ -65,15 +65,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line. What follows two dashes of `run` is for Snakemake.
+    """Parse a command line.
+
+    What follows a script is for the script, and what follows two dashes for Snakemake.
 
     Raises:
         ValueError: it cannot be understood; the message names what is nearest.
     """
-    words, flags = list(argv) or ["--help"], []
-    if words[0] == "run" and "--" in words:
-        place = words.index("--")
-        words, flags = words[:place], words[place + 1 :]
+    words = list(argv) or ["--help"]
+    flags: list[str] = []
+    of_script: list[str] = []
+    if words[0] == "run":
+        for place, word in enumerate(words):
+            if word == "--":
+                words, flags = words[:place], words[place + 1 :]
+                break
+            if word.endswith(".py"):
+                words, of_script = words[: place + 1], words[place + 1 :]
+                break
     name = words[0]
     if name in RENAMED:
         raise ValueError(f"`rankbench {name}` is spelled `rankbench {RENAMED[name]}`")
@@ -84,7 +93,7 @@ def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
     else:
         everything = name.startswith("--print-completion")
         arguments = build_parser(*COMMANDS if everything else ()).parse_args(words)
-    arguments.snakemake = flags
+    arguments.snakemake, arguments.words = flags, of_script
     return arguments
 
 

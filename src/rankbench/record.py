@@ -9,13 +9,13 @@ shared file systems.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NoReturn
 
 # Schema version of records.
@@ -403,6 +403,19 @@ def round_of(record: Record) -> tuple[int, int] | None:
     return None if place is None else (int(place["seed"]), int(place["number"]))
 
 
+def still_wanted(asked: int, planned: int, records: Sequence[Record]) -> int:
+    """How many launches an attempt needs, if fewer may do than were asked for.
+
+    The experiment may ask for fewer now; or more were asked for, and interrupted.
+
+    Args:
+        asked: for this attempt.
+        planned: by the experiment, as it is now.
+        records: of the attempt.
+    """
+    return min(asked, max(planned, len(counting(records))))
+
+
 def judge(records: Sequence[Record], wanted: int) -> Verdict:
     """Decide the status of a cell from the records of one attempt."""
     if wanted == 0:
@@ -434,13 +447,18 @@ def judge_attempt(
         wanted: how many launches it needs.
         stale: why they do not fit the plan any more, as `why_stale` says it.
     """
+    verdict = judge(records, wanted)
     if stale is not None:
-        ok = judge(records, wanted).ok
-        return Verdict("stale", stale, ok, wanted, complete=True)
+        # The old number is shown as old until there is a new one.
+        speed = describe_speed(records)
+        reason = f"{stale}; it had {speed}" if speed else stale
+        return Verdict("stale", reason, verdict.ok, wanted, complete=True)
     for record in gate:
         if record["status"] == "mismatch":
             return Verdict("mismatch", record["reason"], 0, wanted, complete=True)
-    return judge(records, wanted)
+    if verdict.status == "not-run" and (speed := describe_speed(records)):
+        return replace(verdict, reason=f"{verdict.reason}: {speed} so far")
+    return verdict
 
 
 def why_stale(
@@ -515,8 +533,7 @@ def describe_speed(records: Sequence[Record]) -> str:
     if not ok or "gate" in {r.get("purpose") for r in ok}:
         return ""
     words = [describe_result(record).split() for record in ok]
-    mean = math.exp(sum(math.log(float(value)) for value, _ in words) / len(words))
-    return f"about {mean:.0f} {words[0][1]}"
+    return f"about {fmean(float(value) for value, _ in words):.0f} {words[0][1]}"
 
 
 def describe_launch(record: Record, *, is_repeated: bool) -> str:

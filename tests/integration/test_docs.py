@@ -42,7 +42,7 @@ def test_a_document_does_what_it_says(project, name):
         program, *arguments = shlex.split(step.text)
         if arguments[0] == "run" and "-n" not in arguments:
             # Plots would take most of the time here.
-            arguments.append("--no-plots")
+            arguments.insert(1, "--no-plots")
         done = project.run([str(tools / program), *arguments])
         # One launch does not decide anything.
         well = (0, 3) if arguments[0] == "answer" else (0,)

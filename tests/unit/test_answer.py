@@ -29,6 +29,7 @@ from rankbench.results.advice.findings import (
 from rankbench.results.elements.text import replace_ids, shorten
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import MIN_LAUNCHES, Fit
+from rankbench.results.read.records import check
 from rankbench.results.sections.answer import as_json, in_brief, in_detail, to_lines
 from rankbench.schema import load_yaml
 from unit.synthetic import (
@@ -161,7 +162,8 @@ def write(
             turn = {"round": {"seed": 1, "number": number, "position": 1}}
             seconds = {"seconds": {"launch": 6.0}}
             rate = row.rate * random.lognormal(0, scatter)
-            changes = {"wanted": launches, **turn, **seconds, **row.changes}
+            quiet = {"surroundings": [make_surroundings()]}
+            changes = {"wanted": launches, **turn, **seconds, **quiet, **row.changes}
             write_launch(layout, one, number, rate=rate, **changes)
     return layout
 
@@ -169,6 +171,7 @@ def write(
 def say(layout: Layout) -> tuple[list[Workload], dict[str, str]]:
     """The findings, and what is said by term, in one line each."""
     answer = find_answer(read(layout))
+    check(json.loads(json.dumps(as_json(answer))), "answer", layout.answer("json"))
     notes = in_brief(answer)
     lines = to_lines(notes)
     assert len(lines) <= 10
@@ -330,6 +333,21 @@ def test_an_interrupted_run_is_shown_as_partial(tmp_path):
     assert said["NEXT"] == (
         "rankbench run bench.yaml --site 'my profile' # continues, about 60 s"
     )
+
+
+def test_numbers_of_before_a_change_are_shown_as_old(tmp_path):
+    layout = write(tmp_path, [SINGLE, DDP])
+    with edited(layout.plan) as plan:
+        plan["cells"][1]["hash"] = "another"
+    _, said = say(layout)
+    assert re.fullmatch(
+        r"cannot be told: 1 row is old: .* has changed since; measured samples/s, not "
+        r"judged: ddp over gloo on 2 cores 1\d+ \(old\), 1 core \S+",
+        said["BEST"],
+    )
+    assert said["NEXT"].endswith(" # measures them, about 48 s")
+    (row,) = [row for row in read(layout).rows if row.status == "stale"]
+    assert re.search(r"changed; it had about 1\d+ samples/s$", row.reason)
 
 
 def test_noise_names_no_winner(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -42,10 +43,11 @@ def test_init_writes_what_a_user_edits(tmp_path, cli, there):
 def test_init_says_what_comes_next(tmp_path, cli):
     said = cli("init", tmp_path / "my own").out
     assert f"cd '{tmp_path}/my own'" in said
-    # The files of the new project refer to these schemas by their path in a checkout.
-    schemas = Path(said.split()[-1])
-    assert (schemas / "experiment.schema.yaml").exists()
-    assert (schemas / "site.schema.yaml").exists()
+    for name in ("config.yaml", "local_profile/site.yaml", "slurm_profile/site.yaml"):
+        text = (tmp_path / "my own" / name).read_text()
+        (schema,) = re.findall(r"\S+schema\.yaml", text)
+        assert Path(schema).is_absolute()
+        assert Path(schema).exists()
 
 
 def test_init_keeps_what_is_there(tmp_path, cli):

@@ -116,8 +116,9 @@ def test_results_need_no_experiment(folder, command, options, cli):
         (["run", "mien"], "mien does not exist (experiments and results here: config"),
         (["run", "confg.yaml"], "does not exist: did you mean config.yaml?"),
         (["status", "smal"], "smal does not exist"),
-        (["run", "local_profile/site.py"], "`script: ./FILE` in an experiment"),
-        (["run", "results/small"], "is a result folder: name the experiment file"),
+        (["status", "local_profile/site.py"], "run FILE` measures a training script"),
+        (["run", "results/small"], "results/small/plan.json is damaged"),
+        (["run", "results"], "results is no result folder: it has no plan.json"),
     ],
 )
 def test_what_was_meant(folder, words, said, cli):

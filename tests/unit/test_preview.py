@@ -36,9 +36,12 @@ def test_counts_and_device_hours(tmp_path):
     lines = lines_of(plan, {SINGLE: 5, TWO: 10})
     assert lines[:2] == [
         "6 cells: 2 to measure, 2 measured, 2 that cannot run here",
-        # 5 launches of one process and 10 of two; each takes two devices for 0.1 h.
-        "15 launches, 25 processes, at most 3 device-hours (time limit 360 s a launch)",
+        "15 launches, 25 processes: the first will tell how long it takes (time_limit: "
+        "360 s each)",
     ]
+    preview = Preview(list(plan.cells.values()), {SINGLE: 5, TWO: 10}, {}, 360)
+    # Each launch takes two devices for 0.1 h.
+    assert preview.facts()["device_hours_at_most"] == 3
     assert f"  {SINGLE}  5 launches of 1 rank" in lines
     assert f"  {TWO}  10 launches of 2 ranks" in lines
     assert not [line for line in lines if "by the records" in line]
@@ -55,12 +58,16 @@ def test_infeasible_cells_have_their_reason(tmp_path):
     assert all("has no MPI" in line for line in lines[start + 1 :])
 
 
-def test_history_gives_an_estimate(tmp_path):
+def test_earlier_launches_give_an_estimate(tmp_path):
     plan = read_plan_of(tmp_path, TEXT)
-    lines = lines_of(plan, {ONE: 6, TWO: 6}, {TWO: 30.0})
-    # 2 devices x 6 launches x 30 s; the duration of the other cell is unknown.
-    expected = "estimate for 1 of them, from earlier records: 0.1 device-hours"
-    assert lines[2] == expected
+    # 12 launches of 30 s, half of them on 2 devices.
+    said = (
+        "12 launches, 18 processes: about 6 min, 0.15 device-hours, by earlier launches"
+    )
+    pending = {ONE: 6, TWO: 6}
+    assert lines_of(plan, pending, {ONE: 30.0, TWO: 30.0})[1] == said
+    line = lines_of(plan, pending, {TWO: 30.0})[1]
+    assert line == f"{said} (1 cells without any count as the mean)"
 
 
 def test_nothing_to_do(tmp_path):

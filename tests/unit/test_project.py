@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from factories import make_probe, make_site, read_plan_of
+from factories import make_probe, make_record, make_site, read_plan_of
 from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.project import (
@@ -89,6 +89,38 @@ def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened):
         file.write_text("{}")
     begin(opened)
     assert (failed.exists(), other.exists()) == (False, True)
+
+
+def test_a_gate_that_was_made_is_not_counted_again(opened):
+    begin(opened)
+    assert sum(make_preview(opened).beside.values()) == 2
+    for cell in opened.feasible:
+        gate = opened.layout.attempt(cell.id, 1) / "gate/1/record.json"
+        write_json(gate, make_record(cell_hash=cell.hash))
+    opened.forget()
+    preview = make_preview(opened)
+    assert sum(preview.pending.values()) == 12
+    assert sum(preview.beside.values()) == 0
+
+
+def test_fewer_launches_may_do_later(opened, tmp_path):
+    begin(opened)
+    opened.lock.release()
+    for cell in opened.feasible:
+        place = opened.layout.launch(cell.id, 1, 1) / "record.json"
+        write_json(place, make_record(cell_hash=cell.hash))
+    config = {"experiment": tmp_path / "e.yaml"}
+    text = config["experiment"].read_text().replace("launches: 3", "launches: {}", 1)
+    for launches, left in ((2, 1), (1, 0)):
+        config["experiment"].write_text(text.replace("{}", str(launches)))
+        run = open_run(config, profile=tmp_path, write=False)
+        assert {lack.launches for lack in find_pending(run).values()} == {left}
+        begin(run)
+        run.lock.release()
+        asked = {read_json(run.layout.request(c))["launches"] for c in run.plan.cells}
+        assert asked == {launches}
+    (verdict, *_) = (find_verdict(run.plan, run.layout, c) for c in run.feasible)
+    assert (verdict.status, verdict.wanted) == ("ok", 1)
 
 
 def test_a_second_run_is_refused_and_told_by_whom(opened, tmp_path):
@@ -344,9 +376,9 @@ def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkey
 def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path):
     run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
     for cell in run.feasible:
-        # The summary of an earlier attempt than the one that is wanted.
-        found = {"status": "ok", "enough": None, "launch_seconds": 2.0}
-        write_json(run.layout.summary(cell.id, 1), found)
+        # A launch of an earlier attempt than the one that is wanted.
+        record = make_record(seconds={"launch": 2.0})
+        write_json(run.layout.launch(cell.id, 1, 1) / "record.json", record)
         asked = {"attempt": 2, "launches": 4, "cell_hash": cell.hash}
         write_json(run.layout.request(cell.id), asked)
     assert list(make_preview(run).jobs) == ["experiment"]

@@ -19,6 +19,7 @@ from rankbench.record import (
     numbered,
     read_attempt,
     read_json,
+    still_wanted,
     write_atomically,
     write_if_changed,
     write_json,
@@ -239,3 +240,11 @@ def test_reasons_are_those_of_the_records():
 )
 def test_first_line(text, line):
     assert first_line(text) == line
+
+
+@pytest.mark.parametrize(
+    ("asked", "planned", "done", "wanted"),
+    [(8, 8, 5, 8), (8, 3, 5, 5), (8, 3, 2, 3), (20, 8, 12, 12), (6, 12, 6, 6)],
+)
+def test_fewer_launches_may_do_than_were_asked_for(asked, planned, done, wanted):
+    assert still_wanted(asked, planned, [OK] * done) == wanted

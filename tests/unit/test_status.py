@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,16 @@ import pytest
 
 from factories import make_record, read_plan_of
 from rankbench.launch.hosts.base import CellJob
-from rankbench.launch.job.claim import claim_next
+from rankbench.launch.job.claim import Owner, claim_next
 from rankbench.launch.job.requests import make_request, read_request
 from rankbench.plan import Plan
-from rankbench.project.status import State, cells_to_rerun, find_jobs, find_state
+from rankbench.project.status import (
+    State,
+    cells_to_rerun,
+    find_jobs,
+    find_state,
+    find_turns,
+)
 from rankbench.record import Layout, write_json
 
 pytestmark = pytest.mark.unit
@@ -109,6 +117,23 @@ def test_a_launch_of_this_machine_runs(plan, layout, folder):
     state = state_of(plan, layout)
     assert (state.status, state.launches) == ("running", "0/2")
     assert state.where.startswith("on ")
+
+
+def test_cells_wait_for_their_turn_while_the_run_goes_on(plan, layout):
+    ask(layout, plan)
+    owner = asdict(Owner.of(os.getpid()))
+    jobs = {"this-machine": {"cells": [CELL]}}
+    write_json(layout.agenda, {"owner": owner, "jobs": jobs})
+    (turn,) = find_turns(layout).values()
+    assert turn.startswith(f"waits for its turn in process {os.getpid()} on ")
+    state = find_state(plan, layout, plan.cells[CELL], turn=turn)
+    assert state == State("queued", "0/2", "", turn)
+    add_record(layout, 1)
+    add_record(layout, 2)
+    assert find_state(plan, layout, plan.cells[CELL], turn=turn).status == "ok"
+    # A process that has ended.
+    write_json(layout.agenda, {"owner": {**owner, "started": 1}, "jobs": jobs})
+    assert find_turns(layout) == {}
 
 
 def test_without_slurm_no_queue_is_asked(plan, tmp_path):

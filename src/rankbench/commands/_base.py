@@ -19,7 +19,7 @@ from rankbench.invocation import (
     rankbench_command,
     snakemake_argv,
 )
-from rankbench.plan import PLAN_VERSION, parse_plan
+from rankbench.plan import PLAN_VERSION, parse_plan, read_plan
 from rankbench.record import RECORD_VERSION, Layout
 from rankbench.schedulers import scheduler_of
 
@@ -48,15 +48,25 @@ def plan_run(
         ValueError: the input is wrong; the message explains the error.
     """
     arguments.experiment = resolve(arguments.experiment or DEFAULT_EXPERIMENT)
-    if Path(arguments.experiment).is_dir():
-        raise ValueError(
-            f"{arguments.experiment} is a result folder: name the experiment file"
-        )
+    folder = Path(arguments.experiment)
+    if folder.is_dir():
+        if not (plan := Layout(folder).plan).exists():
+            raise ValueError(f"{folder} is no result folder: it has no plan.json")
+        # Of the experiment that they are results of; options come before its own.
+        of = named_in(read_plan(plan).experiment)
+        given = {key: v for key in of if (v := getattr(arguments, key)) is not None}
+        vars(arguments).update({**of, **given, "experiment": of["experiment"]})
     site = find_profile(arguments)
     config = _config_of(arguments)
     from rankbench.project import open_run
 
-    return open_run(config, profile=site, write=write, probe=probe)
+    run = open_run(config, profile=site, write=write, probe=probe)
+    if folder.is_dir() and run.layout.root.resolve() != folder.resolve():
+        raise ValueError(
+            f"{folder}: a run of its experiment, {arguments.experiment}, has its "
+            f"results in {run.layout.root}: name the file"
+        )
+    return run
 
 
 def find_profile(arguments: argparse.Namespace) -> Path:
@@ -135,7 +145,7 @@ def resolve(given: str) -> str:
     if found := [each for each in meant if each.exists()]:
         return str(found[0])
     if path.is_file():
-        how = "; `script: ./FILE` in an experiment measures a script"
+        how = "; `rankbench run FILE` measures a training script"
         raise ValueError(
             f"{given} is no experiment (YAML), result folder or bundle"
             + (how if path.suffix == ".py" else "")
@@ -266,6 +276,8 @@ def how_to_continue(arguments: argparse.Namespace) -> str:
     """
     options = ["--no-plots"] if getattr(arguments, "no_plots", False) else []
     options += ["--only", *arguments.only] if arguments.only else []
+    if (question := getattr(arguments, "next", None)) is not None:
+        options += ["--next", *([question] if question else [])]
     if flags := getattr(arguments, "snakemake", ()):
         options += ["--", *flags]
     return rankbench_command("run", **_of_experiment(arguments), options=options)

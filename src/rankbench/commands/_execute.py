@@ -16,8 +16,9 @@ from typing import IO
 
 from rankbench.commands._base import how_to_continue, require_workflow
 from rankbench.commands._options import FINDING, INTERRUPTED, OK
+from rankbench.commands._quiet import wait_until_quiet
 from rankbench.invocation import shown
-from rankbench.project import BEGUN, Run, begin
+from rankbench.project import BEGUN, Run, begin, find_pending
 from rankbench.project.jobs import jobs_of
 from rankbench.project.status import State, find_jobs, find_state, why_not_run
 from rankbench.say import say
@@ -36,7 +37,7 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
         run: the run, not begun yet; it is begun here, so that Snakemake need not.
         argv: the command.
         arguments: of the command of rankbench; verbose: whether to show the output of
-            Snakemake as well.
+            Snakemake as well; wait_quiet: minutes to wait for other programs.
 
     Returns:
         The exit status: 0 success, 1 a cell or Snakemake failed, 130 interrupted.
@@ -46,6 +47,8 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     """
     # The table is made last: missing packages for results must show up now, not then.
     require_workflow(run, "results")
+    if find_pending(run) and not scheduler_of(run.plan.site).has_hosts:
+        wait_until_quiet(60 * arguments.wait_quiet)
     begin(run)
     log = run.layout.log(f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}")
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ class Command:
 declared: dict[str, Command] = {}
 
 _SHORT = {"--dry-run": ("-n",)}
-_DESTINATIONS = {"WHAT": "experiment", "CHECKED": "experiment"}
+_DESTINATIONS = dict.fromkeys(("WHAT", "CHECKED", "MEASURED"), "experiment")
 
 
 def command(**attributes: Any) -> Callable[[Function], Function]:
@@ -133,6 +133,9 @@ def _switch(said: str) -> dict[str, Any]:
 # Positional argument or long flag -> keywords of `add_argument`.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "EXPERIMENT": _row("experiment file (config.yaml)", nargs="?"),
+    "MEASURED": _row(
+        "experiment file (config.yaml), or a training script", "WHAT", nargs="?"
+    ),
     "WHAT": _row("experiment file (config.yaml), result folder, or bundle", nargs="?"),
     "CELLS": _row("ids of cells", nargs="*"),
     "CHECKED": _row("experiment file (config.yaml), or a Python file", nargs="?"),
@@ -157,7 +160,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--fit": _row(
         "with -n: find the largest that fits on the devices", choices=("batch_size",)
     ),
-    "--prepare": _switch("only make the data files, such as before the network goes"),
+    "--prepare": _switch("only make the data files: this needs the network"),
     "--dry-run": _switch("preview the run; write nothing"),
     "--next": _row(
         "only launches that settle a question: fastest, cheapest or scaling",
@@ -165,6 +168,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         nargs="?",
         const="",
         choices=("fastest", "cheapest", "scaling", ""),
+    ),
+    "--wait-quiet": _row(
+        "wait so long for other programs to end",
+        "MINUTES",
+        default=0.0,
     ),
     "--verbose": _switch("show the output of Snakemake, too"),
     "--no-plots": _switch("write only tables"),

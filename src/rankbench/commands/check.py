@@ -100,7 +100,11 @@ def _check_file(own: OwnFile, arguments: argparse.Namespace) -> int:
     # What a failed check seems to need is a fault of the file, not a fact about it.
     if missing and well:
         say(f"declare in the file what was found: NEEDS = {missing}")
-    say(f"in an experiment: {own.key}: ./{own.path.name}{more}")
+    if own.key == "script":
+        how = rankbench_command("run", experiment=arguments.experiment)
+        say(f"to measure: {how} ARGUMENTS")
+    else:
+        say(f"in an experiment: {own.key}: ./{own.path.name}{more}")
     return OK if well else FINDING
 
 
@@ -111,7 +115,7 @@ _KINDS = {
     "strategy": ("strategy", "; the gate then checks it"),
     "script": (
         "training script (a model defines build, a data set SHAPE)",
-        ", with args, samples_per_step, steps",
+        "",
     ),
 }
 

@@ -23,6 +23,9 @@ from rankbench.schema import dump_yaml
 # Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
 
+# As the files name their folder, which a checkout has.
+_SCHEMAS = "workflow/schemas"
+
 SLURM_PROFILE, SSH_PROFILE = "slurm_profile", "ssh_profile"
 
 
@@ -84,8 +87,7 @@ def init(arguments: argparse.Namespace) -> int:
         f"{profile or 'local_profile'}/site.yaml ({what});\n"
         + (f"`rankbench check{option}` checks the hosts,\n" if option else "")
         + f"`rankbench run -n{option}` shows what would run, `rankbench run{option}` "
-        "measures it\n"
-        f"schemas with all keys of both files: {find_asset('workflow/schemas')}"
+        "measures it"
     )
     return OK
 
@@ -113,7 +115,7 @@ def _write_project(folder: Path, hosts: Sequence[dict[str, Any]]) -> set[Path]:
         if asset.is_dir():
             _copy_profile(asset, folder / name)
         else:
-            shutil.copyfile(asset, folder / name)
+            _copy(asset, folder / name)
     if hosts:
         # The settings of Snakemake are those of one machine.
         _copy_profile(folder / "local_profile", folder / SSH_PROFILE)
@@ -130,7 +132,13 @@ def _copy_profile(source: Path, folder: Path) -> None:
     """Copy the files of a profile; not their modes: a package may be read-only."""
     folder.mkdir(parents=True)
     for name in ("config.yaml", "site.yaml"):
-        shutil.copyfile(source / name, folder / name)
+        _copy(source / name, folder / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a text, which then names the schemas by the place where they are."""
+    place = str(find_asset(_SCHEMAS))
+    target.write_text(source.read_text().replace(f" {_SCHEMAS}/", f" {place}/"))
 
 
 def _write_site(profile: Path, partition: Partition, *, keep: bool) -> set[Path]:

@@ -18,7 +18,7 @@ from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 
 @command(
     options="EXPERIMENT CELLS --override --site "
-    "--only --failed --stale --with-base --verbose",
+    "--only --failed --stale --with-base --wait-quiet --verbose",
     examples=(
         "rerun ddp.gloo.1x2.convnet.digits --with-base",
         "rerun scaling.yaml ddp.gloo.1x2.convnet.digits",

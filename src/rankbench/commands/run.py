@@ -23,6 +23,7 @@ from rankbench.commands._memory import (
     fit_batch,
 )
 from rankbench.commands._options import OK, command, print_json, print_result
+from rankbench.commands._script import make_experiment
 from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Preview, Run, make_preview
@@ -43,14 +44,15 @@ _OWN = {
 
 
 @command(
-    options="EXPERIMENT --override --site --only --dry-run --memory --fit "
-    "--prepare --next --verbose --no-plots",
+    options="MEASURED --override --site --only --dry-run --memory --fit "
+    "--prepare --next --wait-quiet --verbose --no-plots",
     examples=(
         "run -n",
         "run studies/gpt-scaling.yaml -n --memory",
         "run scaling.yaml --only strategy=ddp topology=1x2",
         "run --site slurm_profile -- --jobs 10",
         "run --next fastest",
+        "run train.py --batch-size 32",
         "run --prepare --json",
     ),
     exits="0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted",
@@ -59,12 +61,16 @@ _OWN = {
 )
 def measure(arguments: argparse.Namespace) -> int:
     """Measure what is missing or stale of an experiment, and write its table and
-    plots. Snakemake runs the jobs; its command is printed, and its output goes to a
-    log. Options for Snakemake follow after two dashes. After an interruption, run the
-    command again to continue: finished launches are kept.
+    plots; for a training script, with its arguments behind it, write an experiment
+    first. Snakemake runs the jobs; its output goes to a log, and options for it follow
+    after two dashes. Finished launches are kept: to continue, run the command again.
     """
     looks = arguments.dry_run or arguments.memory or arguments.fit
     check_flags(arguments)
+    if (arguments.experiment or "").endswith(".py"):
+        arguments.experiment = make_experiment(arguments)
+        if arguments.experiment is None:
+            return OK
     if arguments.prepare:
         return _prepare(arguments)
     if arguments.next is not None:

@@ -17,7 +17,7 @@ from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.matrix.selection import find_cell
 from rankbench.plan import PlannedCell
 from rankbench.project import Run
-from rankbench.project.status import State, find_state
+from rankbench.project.status import State, find_state, find_turns
 from rankbench.record import (
     Record,
     describe_launch,
@@ -58,10 +58,13 @@ def show_status(arguments: argparse.Namespace) -> int:
         raise ValueError("ids of cells and --only: give one of them, not both")
     with open_cells(arguments) as (run, jobs):
         cells = [find_cell(run.plan, name) for name in arguments.cells] or run.chosen
+        turns = find_turns(run.layout)
         states = {
             cell.id: State("stale", "", explain_damage(damage, run.layout.root), "")
             if (damage := arguments.damaged.get(cell.id))
-            else find_state(run.plan, run.layout, cell, jobs.get(cell.id))
+            else find_state(
+                run.plan, run.layout, cell, jobs.get(cell.id), turns.get(cell.id)
+            )
             for cell in cells
         }
         rows = describe_states(run, states, arguments)

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rankbench.failures import DATA, IMAGE, Need, find_needs
@@ -33,7 +34,16 @@ from rankbench.matrix.site import NATIVE
 from rankbench.plan import PlannedCell
 from rankbench.project.run import Job, Pending, Run
 from rankbench.project.status import find_verdict, read_summary
-from rankbench.record import NOT_MEASURED, UNFINISHED, explain_damage, why_stale
+from rankbench.record import (
+    GATE,
+    NOT_MEASURED,
+    PROFILE,
+    UNFINISHED,
+    explain_damage,
+    judge,
+    read_attempt,
+    why_stale,
+)
 from rankbench.schedulers import scheduler_of
 
 ON_THIS_MACHINE = "this-machine"
@@ -66,7 +76,6 @@ def _find_lack(run: Run, cell: PlannedCell) -> Pending | None:
         request = read_request(run.layout, cell.id)
         if request is None:
             return Pending(wanted, NOT_MEASURED)
-        wanted = max(wanted, request.launches)
         done = read_summary(run.layout, cell.id, request.attempt)
     except ValueError as error:
         return Pending(wanted, explain_damage(error, run.layout.root), again=True)
@@ -76,15 +85,17 @@ def _find_lack(run: Run, cell: PlannedCell) -> Pending | None:
         verdict = find_verdict(run.plan, run.layout, cell)
         if verdict is None or verdict.status != "stale":
             ok = 0 if verdict is None else verdict.ok
-            return Pending(max(wanted - ok, 0), f"{ok} of {wanted} {UNFINISHED}")
+            why = f"{ok} of {wanted} {UNFINISHED}"
+            return Pending(max(wanted - ok, 0), why, done=ok)
         return Pending(run.launches(cell.id), str(verdict.reason), again=True)
     ok, enough = done.get("launches_ok", 0), done.get("enough")
     if enough is None and done.get("launches", 0) < wanted:
-        return Pending(wanted - ok, f"{ok} of {wanted} {UNFINISHED}")
+        return Pending(wanted - ok, f"{ok} of {wanted} {UNFINISHED}", done=ok)
     if enough is not None and done.get("budget") != experiment["budget"]:
-        return Pending(wanted - ok, "the budget ended it, and is another now")
+        why = "the budget ended it, and is another now"
+        return Pending(wanted - ok, why, done=ok)
     if (experiment["profile"] or request.profile) and not done.get("profile"):
-        return Pending(0, "without a profile")
+        return Pending(0, "without a profile", done=done.get("launches", 0))
     return None
 
 
@@ -230,26 +241,34 @@ def why_too_long(run: Run) -> str | None:
     return None
 
 
-def count_beside(run: Run, cell_id: str, *, measures: bool = True) -> int:
-    """Return the number of a cell's launches that are not measured: gate and profile.
+def count_beside(run: Run, cell_id: str) -> int:
+    """Return how many launches a pending cell needs that are not measured.
 
-    Args:
-        run: the plan.
-        cell_id: the cell.
-        measures: whether the cell has launches for the gate to check.
+    Its gate and its profile, unless an earlier run has made them.
     """
-    experiment = run.plan.experiment
-    gate = experiment["gate"] and measures and has_gate(run.plan.cells[cell_id].cell)
-    return int(gate) + int(experiment["profile"])
+    experiment, lack = run.plan.experiment, find_pending(run)[cell_id]
+    cell = run.plan.cells[cell_id].cell
+    wanted = {
+        GATE: experiment["gate"] and lack.launches > 0 and has_gate(cell),
+        PROFILE: experiment["profile"],
+    }
+    made: list[str] = []
+    with suppress(ValueError):
+        if not lack.again and (request := read_request(run.layout, cell_id)):
+            place = run.layout.attempt(cell_id, request.attempt)
+            made = [n for n in wanted if judge(read_attempt(place / n), 1).complete]
+    return sum(bool(is_wanted) and n not in made for n, is_wanted in wanted.items())
 
 
 def mean_seconds(run: Run, cell_id: str) -> float | None:
-    """Return the mean seconds of a cell's latest launches; None without a summary."""
+    """Return the mean seconds of a cell's latest launches; None if there are none."""
     for attempt in reversed(run.layout.attempts(cell_id)):
         with suppress(ValueError):
-            if found := read_summary(run.layout, cell_id, attempt):
-                mean: float | None = found.get("launch_seconds")
-                return mean
+            records = read_attempt(run.layout.attempt(cell_id, attempt))
+            if found := [
+                r["seconds"]["launch"] for r in records if r["status"] == "ok"
+            ]:
+                return fmean(found)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from rankbench.invocation import named_in, rankbench_command
@@ -22,7 +23,7 @@ from rankbench.project.jobs import (
     why_too_long,
 )
 from rankbench.project.run import Run
-from rankbench.record import NOT_MEASURED
+from rankbench.record import NOT_MEASURED, minutes
 from rankbench.schedulers import scheduler_of
 
 # A longer list is shortened or summarised.
@@ -97,22 +98,39 @@ class Preview:
             "why": dict(self.why),
             "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
             "images_to_make": dict(self.images),
-            "device_hours_at_most": self._most() / 3600,
+            "device_hours_at_most": self._device_seconds({}) / 3600,
+            "device_hours": self._device_seconds(estimates) / 3600
+            if (estimates := self._estimates())
+            else None,
             "in_rounds": self.in_rounds,
             "jobs": dict(self.jobs),
             "too_long": self.too_long,
         }
 
-    def _most(self) -> float:
-        """Upper limit of the device time, in seconds summed over devices."""
-        return (
-            sum(
-                c.cell.size.devices * (self.pending[c.id] + self.beside.get(c.id, 0))
-                for c in self.chosen
-                if c.id in self.pending
-            )
-            * self.time_limit
+    def _count(self, cell: PlannedCell) -> int:
+        """Launches that a pending cell needs, with those that are not measured."""
+        return self.pending[cell.id] + self.beside.get(cell.id, 0)
+
+    def _device_seconds(self, seconds: Mapping[str, float]) -> float:
+        """Device time of the run: id of a cell -> seconds that a launch takes.
+
+        Cells without a number take the time limit.
+        """
+        return sum(
+            c.cell.size.devices * self._count(c) * seconds.get(c.id, self.time_limit)
+            for c in self.chosen
+            if c.id in self.pending
         )
+
+    def _estimates(self) -> dict[str, float]:
+        """Seconds of a launch of each pending cell; {} if none was ever launched.
+
+        One that was not counts as the mean of the others.
+        """
+        if not self.seconds:
+            return {}
+        usual = fmean(self.seconds.values())
+        return {name: self.seconds.get(name, usual) for name in self.pending}
 
     def _describe(self, cell: PlannedCell) -> str:
         shape, launches = cell.shape, self.pending[cell.id]
@@ -125,24 +143,22 @@ class Preview:
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
         beside = sum(self.beside.values())
-        all_of = {c.id: self.pending[c.id] + self.beside.get(c.id, 0) for c in pending}
-        processes = sum(c.shape.ranks * all_of[c.id] for c in pending)
+        processes = sum(c.shape.ranks * self._count(c) for c in pending)
         more = f" and {beside} for gates or profiles" if beside else ""
-        lines = [
-            f"{launches} launches{more}, {processes} processes, at most "
-            f"{_hours(self._most())} device-hours "
-            f"(time limit {self.time_limit:g} s a launch)"
-        ]
-        known = [c for c in pending if c.id in self.seconds]
-        if known:
-            spent = sum(
-                c.cell.size.devices * self.pending[c.id] * self.seconds[c.id]
-                for c in known
-            )
-            lines.append(
-                f"estimate for {len(known)} of them, from earlier records: "
-                f"{_hours(spent)} device-hours"
-            )
+        if estimates := self._estimates():
+            seconds = sum(self._count(c) * estimates[c.id] for c in pending)
+            time = "" if self.jobs else f"{minutes(seconds)}, "
+            used = _hours(self._device_seconds(estimates))
+            cost = f"about {time}{used} device-hours, by earlier launches"
+            if others := len(pending) - len(self.seconds):
+                cost += f" ({others} cells without any count as the mean)"
+        else:
+            limit = f"time_limit: {self.time_limit:g} s each"
+            cost = f"the first will tell how long it takes ({limit})"
+            if self.jobs:
+                most = _hours(self._device_seconds({}))
+                cost = f"at most {most} device-hours ({limit})"
+        lines = [f"{launches} launches{more}, {processes} processes: {cost}"]
         unknown = [
             c for c in pending if c.cell.device == "cuda" and c.estimated_mib is None
         ]
@@ -157,11 +173,11 @@ class Preview:
             lines.append("in rounds: launches of the cells take turns in random order")
         if self.jobs:
             longest = max(self.jobs, key=lambda name: self.jobs[name]["minutes"])
-            nodes, minutes = (self.jobs[longest][key] for key in ("nodes", "minutes"))
+            nodes, spent = (self.jobs[longest][key] for key in ("nodes", "minutes"))
             jobs = f"{len(self.jobs)} job" + ("s" if len(self.jobs) > 1 else "")
             hosts = f"{nodes} host" + ("s" if nodes > 1 else "")
             lines.append(
-                f"{jobs}; the longest may take {minutes} minutes on {hosts}: {longest}"
+                f"{jobs}; the longest may take {spent} minutes on {hosts}: {longest}"
             )
         if self.too_long:
             lines.append(f"too long: {self.too_long}")
@@ -194,10 +210,7 @@ def make_preview(run: Run) -> Preview:
         pending,
         {cell_id: mean for cell_id, mean in means.items() if mean is not None},
         experiment["time_limit"],
-        {
-            cell_id: count_beside(run, cell_id, measures=launches > 0)
-            for cell_id, launches in pending.items()
-        },
+        {cell_id: count_beside(run, cell_id) for cell_id in pending},
         {name: reason for name, reason in images.items() if reason},
         {
             name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}

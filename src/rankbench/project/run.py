@@ -24,6 +24,7 @@ from rankbench.launch.images.store import (
     load_images,
     reason_to_make,
 )
+from rankbench.launch.job.claim import Owner
 from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.launch.site.cuda import (
     choose_flavour,
@@ -82,9 +83,10 @@ class Lock:
         except BlockingIOError:
             os.close(handle)
             holder = "another run"
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, LookupError, TypeError):
                 agenda = read_json(self._layout.agenda)
-                where = f"process {agenda['pid']} on {agenda['host']}"
+                owner = Owner(**agenda["owner"])
+                where = f"process {owner.pid} on {owner.host}"
                 holder = f"{where} ({agenda['command']})"
             raise ValueError(
                 f"{self._layout.root} is in use by {holder}: wait for it or end it; "
@@ -127,11 +129,13 @@ class Pending(NamedTuple):
         launches: how many.
         why: in words.
         again: whether it needs a new attempt.
+        done: how many its attempt has.
     """
 
     launches: int
     why: str
     again: bool = False
+    done: int = 0
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.images.store import check_folder
+from rankbench.launch.job.claim import Owner
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.launch.job.requests import make_request
 from rankbench.plan import read_plan
@@ -92,7 +92,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
             run.layout,
             name,
             again=lack.again,
-            launches=run.launches(name),
+            launches=lack.done + lack.launches,
             cell_hash=run.plan.cells[name].hash,
             profile=experiment["profile"],
             # Who asks for these launches sets no limit to them.
@@ -117,8 +117,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
     # `python -m NAME` runs NAME/__main__.py.
     name = program.parent.name if program.name == "__main__.py" else program.name
     agenda = {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
+        "owner": asdict(Owner.of(os.getpid())),
         "command": " ".join([name, *sys.argv[1:]]),
         "jobs": {name: asdict(job) for name, job in jobs.items()},
         "needs": [asdict(need) for need in needs_of(run)],

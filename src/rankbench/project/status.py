@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.base import CellJob, hosts_of
-from rankbench.launch.job.claim import open_claims, read_owner
+from rankbench.launch.job.claim import Owner, open_claims, read_owner
 from rankbench.launch.job.requests import read_request
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
@@ -18,11 +20,11 @@ from rankbench.record import (
     Layout,
     Record,
     Verdict,
-    describe_speed,
     explain_damage,
     judge_attempt,
     read_attempt,
     read_json,
+    still_wanted,
     why_stale,
 )
 
@@ -83,8 +85,9 @@ def _judge(
         attempt, wanted = layout.attempt(cell.id, request.attempt), request.launches
         # The number of launches that suffice, if the budget ended them.
         summary = read_summary(layout, cell.id, request.attempt) or {}
-        wanted = summary.get("enough") or wanted
         gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
+        planned = int(plan.experiment["launches"])
+        wanted = summary.get("enough") or still_wanted(wanted, planned, records)
         stale = why_stale(
             records,
             cell_hash=cell.hash,
@@ -92,9 +95,6 @@ def _judge(
             asked_hash=request.cell_hash,
         )
         verdict = judge_attempt(gate, records, wanted, stale)
-        if stale and (speed := describe_speed(records)):
-            # The old number is shown as old until there is a new one.
-            verdict = replace(verdict, reason=f"{stale}; it had {speed}")
         return verdict, attempt, records or gate
     except ValueError as error:
         reason = explain_damage(error, layout.root)
@@ -108,9 +108,19 @@ def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | Non
 
 
 def find_state(
-    plan: Plan, layout: Layout, cell: PlannedCell, job: CellJob | None = None
+    plan: Plan,
+    layout: Layout,
+    cell: PlannedCell,
+    job: CellJob | None = None,
+    turn: str | None = None,
 ) -> State:
-    """Return the state of a cell; `job` is its job in Slurm's queue, if any."""
+    """Return the state of a cell.
+
+    Args:
+        plan, layout, cell: the cell, and where its launches are.
+        job: its job in Slurm's queue, if any.
+        turn: from `find_turns`, if it is there.
+    """
     if cell.infeasible:
         return State("unsupported", "", cell.infeasible, "")
     judged = _judge(plan, layout, cell)
@@ -127,6 +137,8 @@ def find_state(
             if owner.is_alive(launch):
                 return State("running", launches, "", f"on {owner.host}")
     reason = verdict.reason
+    if turn and not verdict.complete:
+        return State("queued", launches, "", turn)
     if verdict.status == "not-run":
         reason = why_not_run(layout, cell) or reason
     where = ""
@@ -157,6 +169,22 @@ def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
         job.cell: job
         for job in hosts_of(plan.site).read_queue(plan.name, folder, cells)
     }
+
+
+def find_turns(layout: Layout) -> dict[str, str]:
+    """Return the cells whose launches take turns in a run on this machine now.
+
+    Returns:
+        Id of a cell -> the process of the run, in words.
+    """
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        agenda = read_json(layout.agenda)
+        owner = Owner(**agenda["owner"])
+        if owner.host == socket.gethostname() and owner.is_alive(layout.work):
+            where = f"waits for its turn in process {owner.pid} on {owner.host}"
+            cells = (cell for job in agenda["jobs"].values() for cell in job["cells"])
+            return dict.fromkeys(cells, where)
+    return {}
 
 
 def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:

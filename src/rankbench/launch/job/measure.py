@@ -188,8 +188,6 @@ def _end(
     say: Say,
 ) -> str:
     """Write the summary of a cell, and return its status."""
-    records = attempt.measured.records
-    seconds = [r["seconds"]["launch"] for r in records if r["status"] == "ok"]
     image = attempt.image
     summary = {
         **asdict(attempt.request),
@@ -198,7 +196,6 @@ def _end(
         "launches_ok": verdict.ok,
         # The number of launches, if the budget ended them.
         "enough": enough,
-        "launch_seconds": sum(seconds) / len(seconds) if seconds else None,
         "image": image and {key: image[key] for key in ("recipe", "sha256")},
     }
     number = attempt.request.attempt

@@ -48,7 +48,7 @@ def make_request(
         layout: the result directory.
         cell_id: the cell.
         again: ask for a new attempt; earlier measurements are kept.
-        launches: at least so many.
+        launches: so many in all.
         wanted: attributes of a request, without the attempt.
     """
     request = None
@@ -63,7 +63,7 @@ def make_request(
         # The attempt stays the same: its launches are kept, and others are added.
         asked = replace(
             request,
-            launches=max(launches, request.launches),
+            launches=launches,
             profile=request.profile or wanted.get("profile", False),
             budget=wanted.get("budget"),
         )

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
 from rankbench.record import (
+    CHANGED_CELL,
+    CHANGED_IMAGE,
     NO_EXCHANGE,
     OTHER_SAMPLES,
     SAME_DATA,
@@ -56,6 +58,9 @@ EFFICIENCY = 0.7
 
 # Costs are of so many samples or tokens.
 MILLION = 1_000_000
+
+# What the reasons of stale rows begin with, whose numbers are old.
+_OLD = (CHANGED_CELL, CHANGED_IMAGE)
 
 # Rows that do not say how fast a strategy is.
 _NO_SPEED = "functional"
@@ -124,13 +129,14 @@ def find_answer(
 
 
 def _with_partial(found: ResultSet) -> ResultSet:
-    """The results, in which launches of rows count that are not measured to the end."""
+    """The results, in which launches count of rows that are partial or stale.
+
+    Their reasons stay.
+    """
     if not any(len(row.partial) for row in found.rows):
         return found
     rows = [
-        replace(row, status="ok", reason=None, launches=row.partial)
-        if len(row.partial)
-        else row
+        replace(row, status="ok", launches=row.partial) if len(row.partial) else row
         for row in found.rows
     ]
     return replace(found, rows=compare_rows(rows))
@@ -153,7 +159,12 @@ def _judge_workload(
     bases = (row.speedup_base for row in timed.values() if row.speedup_base)
     base = next((one.id for one in bases if one.id in timed), None)
     names = _name_rows(panel, timed)
-    partial = {n: (r.ok, r.wanted) for n, r in rows.items() if len(r.partial)}
+    old = [name for name in rows if (rows[name].reason or "").startswith(_OLD)]
+    partial = {
+        name: (0 if name in old else row.ok, row.wanted)
+        for name, row in rows.items()
+        if len(row.partial)
+    }
     facts = Workload(
         workload=panel.title,
         unit=f"{panel.unit}/s",
@@ -161,7 +172,7 @@ def _judge_workload(
         rows=len(rows),
         names=names,
         rates=_pick(rows, "throughput"),
-        measured=_describe_launches(list(timed.values()), partial),
+        measured=_describe_launches(list(timed.values()), partial, old),
         base=base,
         devices={name: row.devices for name, row in timed.items()},
         speedups=_pick(timed, "speedup"),
@@ -187,7 +198,7 @@ def _judge_workload(
     scaling.sort(key=lambda own: best not in own.cells)
     return replace(
         facts,
-        undecided=_why_undecided(fastest, rest_on, names, partial),
+        undecided=_why_undecided(fastest, rest_on, names, partial, old),
         fastest=fastest,
         cheapest=cheapest,
         costs={name: device_hours(rows[name]) for name in (best, cheapest.cell)},
@@ -256,7 +267,7 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
 
 
 def _describe_launches(
-    rows: Sequence[Summary], partial: Mapping[str, Sequence[int]]
+    rows: Sequence[Summary], partial: Mapping[str, Sequence[int]], old: Sequence[str]
 ) -> Measured:
     records = [record for row in rows for record in row.records]
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
@@ -275,10 +286,11 @@ def _describe_launches(
         hosts=len(hosts),
         machines=sorted(kinds),
         partial=partial,
+        old=old,
         seconds_left=sum(
-            (row.wanted - row.ok) * mean_seconds(row)
+            (partial[row.id][1] - partial[row.id][0]) * mean_seconds(row)
             for row in rows
-            if len(row.partial)
+            if row.id in partial
         ),
     )
 
@@ -313,8 +325,12 @@ def _why_undecided(
     rest_on: Mapping[str, Summary],
     names: Mapping[str, str],
     partial: Mapping[str, Sequence[int]],
+    old: Sequence[str],
 ) -> str | None:
     """Why no row is called the best; None if one is."""
+    if old:
+        which = f"{_count(len(old), 'row')} {'is' if len(old) == 1 else 'are'} old"
+        return f"{which}: the experiment or an image has changed since"
     if partial:
         done = sorted({ok for ok, _ in partial.values()})
         wanted = max(wanted for _, wanted in partial.values())
@@ -492,6 +508,8 @@ def _doubt(summary: Summary) -> Iterator[str]:
     if causes := _find_disturbances(summary):
         vain = " in spite of repetitions" if summary.repeated else ""
         yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"
+    if not any(record.get("surroundings") for record in summary.records):
+        yield "timed for less than 1 s, too short to see disturbances: raise steps"
     if count < MIN_LAUNCHES:
         launches = "launch" if count == 1 else "launches"
         yield f"no interval, because of {count} {launches} only"
@@ -500,7 +518,11 @@ def _doubt(summary: Summary) -> Iterator[str]:
             f"{len(summary.disturbed)} of {count} launches left out, because they were "
             "far slower than the rest of their round"
         )
-    yield from (_DOUBTS[mark] for mark in summary.marks if mark in _DOUBTS)
+    for mark in summary.marks:
+        if mark == "unchecked" and summary.cell.script is not None:
+            yield "what a script trains is not checked"
+        elif mark in _DOUBTS:
+            yield _DOUBTS[mark]
 
 
 def _find_alike(rows: Mapping[str, Summary]) -> list[str]:

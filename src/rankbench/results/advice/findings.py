@@ -78,6 +78,7 @@ class Measured:
         repeated: launches that another one replaces.
         partial: cell -> launches that are done, and that are wanted; of rows that are
             not measured to the end.
+        old: those of them whose numbers are of before the experiment changed.
         seconds_left: that the other launches of these will probably take.
     """
 
@@ -88,6 +89,7 @@ class Measured:
     hosts: int
     machines: Sequence[str]
     partial: Mapping[str, Sequence[int]]
+    old: Sequence[str]
     seconds_left: float
 
 

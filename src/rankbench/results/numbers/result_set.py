@@ -33,6 +33,7 @@ from rankbench.record import (
     judge_attempt,
     lacks_cores,
     repeated,
+    still_wanted,
     why_stale,
 )
 from rankbench.results.numbers.launches import Values, make_frame, measure
@@ -101,11 +102,12 @@ class Summary:
         reason: None exactly if the status is ``ok``.
         marks: sorted: those of its launches and of the comparison with its bases.
         ok: launches that succeeded.
-        wanted: launches that were asked for; 0 if the cell cannot run here.
+        wanted: launches that it needs; 0 if the cell cannot run here.
         attempt: None if there is no record.
         launches: the launches that succeeded, as of `launches.COLUMNS`; empty unless
             the row is ok. Those that another one replaces are left out.
-        partial: the same, if none failed and others are to come.
+        partial: the same, if none failed and others are to come; of a stale row the
+            old ones.
         repeated: number of launches that another one replaces, as they were disturbed.
         estimated_mib: as the plan has it.
         damage: what is wrong with one of its files; the row is ``stale`` then.
@@ -336,9 +338,12 @@ class _Attempt:
 
     @property
     def wanted(self) -> int:
-        """How many launches were asked for."""
-        asked = self.launches[-1].record if self.launches else None
-        return int(asked["wanted"] if asked else self.plan.experiment["launches"])
+        """How many launches it needs."""
+        planned = int(self.plan.experiment["launches"])
+        if not self.launches:
+            return planned
+        asked = int(self.launches[-1].record["wanted"])
+        return still_wanted(asked, planned, self.records)
 
 
 def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
@@ -385,19 +390,19 @@ def _make_row(
         suffices = wanted if enough is None else enough
         verdict = judge_attempt(gate, attempt.records, suffices, attempt.stale)
         status, reason, ok = verdict.status, verdict.reason, verdict.ok
+        counted = counting(attempt.records)
         if status != "stale":
-            counted = counting(attempt.records)
             marks |= _marks(counted, attempt)
             if enough is not None:
                 marks.add(BUDGET)
-            kept = set(map(id, counted))
-            counts = [one for one in attempt.launches if id(one.record) in kept]
-            is_good = all(record["status"] == "ok" for record in counted)
-            if is_good and not damage and (status == "ok" or not verdict.complete):
-                try:
-                    measured = measure(counts, planned.cell.units_per_sample)
-                except ValueError as error:
-                    damage = error
+        kept = set(map(id, counted))
+        counts = [one for one in attempt.launches if id(one.record) in kept]
+        is_good = all(record["status"] == "ok" for record in counted) and not damage
+        if is_good and (status in ("ok", "stale") or not verdict.complete):
+            try:
+                measured = measure(counts, planned.cell.units_per_sample)
+            except ValueError as error:
+                damage = error
     if damage and planned.infeasible is None:
         status, reason = "stale", explain_damage(damage, layout.root)
     if status == "not-run":

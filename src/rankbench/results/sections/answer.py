@@ -237,7 +237,10 @@ def _shorten_machine(text: str) -> str:
 def _best(facts: Workload, margin: float) -> _Said:
     names, rates, fastest = facts.names, facts.rates, facts.fastest
     if facts.undecided or fastest is None:
-        shown = [f"{names[cell]} {_plain(rate)}" for cell, rate in rates.items()]
+        shown = [
+            f"{names[cell]} {_plain(rate)}{' (old)' * (cell in facts.measured.old)}"
+            for cell, rate in rates.items()
+        ]
 
         def list_first(most: int) -> str:
             return f"measured {facts.unit}, not judged: {_list(shown, most)}"
@@ -454,7 +457,8 @@ def _next(answer: Answer, facts: Workload | None) -> Iterator[_Said]:
     failed = statuses - _NOT_TRIED - {"stale"}
     run, words = "run", tuple[str, ...]()
     if facts and facts.measured.partial:
-        why = f"continues, about {minutes(facts.measured.seconds_left)}"
+        what = "measures them" if facts.measured.old else "continues"
+        why = f"{what}, about {minutes(facts.measured.seconds_left)}"
     elif facts and facts.undecided and any("disturbed" in d.cause for d in facts.trust):
         device = "cuda" if facts.device == "GPU" else "cpu"
         run, words = "rerun", ("--only", f"device={device}")

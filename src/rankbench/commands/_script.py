@@ -1,0 +1,213 @@
+"""The experiment that `rankbench run train.py` makes of a training script."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rankbench.commands._base import find_profile
+from rankbench.matrix.own import OwnFile, describe_file
+from rankbench.matrix.site import Site
+from rankbench.own_files import read_source, unlisted_files
+from rankbench.record import write_if_changed
+from rankbench.say import say
+from rankbench.schema import dump_yaml
+
+_STEPS, _WARMUP, _LAUNCHES = 20, 5, 4
+
+# An option, an argument or a variable with the samples of a step of one rank.
+_BATCH = re.compile(r"-{0,2}(per[-_]device[-_])?(train[-_])?(batch[-_]?size|bs)", re.I)
+
+# Libraries, functions and classes by which ranks join; and variables.
+_JOINS = {
+    *("accelerate", "horovod", "deepspeed", "lightning", "pytorch_lightning"),
+    *("Trainer", "init_process_group", "init_device_mesh"),
+}
+_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+
+# What a rank must not do, because rankbench starts one process for each device.
+_STARTS_RANKS = "spawn"
+
+# In the arguments, for the batch size.
+_FIELD = "{batch_size}"
+
+_BACKENDS = ("nccl", "gloo", "mpi")
+
+_HEAD = """\
+# Made by: {command}
+# Edit it, and run it again: docs/your-own-script.md explains its keys.
+"""
+
+
+def make_experiment(arguments: argparse.Namespace) -> str | None:
+    """Write the experiment that measures a script, and say what was guessed.
+
+    Args:
+        arguments: `experiment` is the script, `words` those that it gets.
+
+    Returns:
+        Path of the experiment; None for a dry run, which only says it.
+
+    Raises:
+        ValueError: the file is no script, or there is another experiment of this name.
+    """
+    from rankbench.project.run import survey_site
+
+    script = Path(arguments.experiment)
+    own = describe_file(script)
+    if own.key != "script":
+        raise ValueError(f"{script} is no training script: it is a file for {own.key}")
+    site, _, _ = survey_site(find_profile(arguments) / "site.yaml", write=False)
+    keys, guesses = guess_keys(own, arguments.words, site)
+    command = shlex.join(["rankbench", "run", os.fspath(script), *arguments.words])
+    # Lists on a line are easier to edit.
+    lines = (
+        f"{key}: {json.dumps(value)}\n"
+        if isinstance(value, list)
+        else dump_yaml({key: value})
+        for key, value in keys.items()
+    )
+    text = _HEAD.format(command=command) + "".join(lines)
+    path = script.with_suffix(".yaml")
+    is_new = not path.exists()
+    if not is_new and path.read_text() != text:
+        raise ValueError(
+            f"{path} is another experiment: `rankbench run {path}` measures it; rename "
+            "it, and a new one is made"
+        )
+    if is_new and not arguments.dry_run:
+        write_if_changed(path, text.encode())
+    what = "would make" if is_new and arguments.dry_run else "made"
+    say(f"{what} {path}:", text, *guesses, aside=not arguments.dry_run)
+    return None if is_new and arguments.dry_run else os.fspath(path)
+
+
+def guess_keys(
+    own: OwnFile, words: Sequence[str], site: Site
+) -> tuple[dict[str, object], list[str]]:
+    """The keys of the experiment, and which of them may be wrong, in words.
+
+    Args:
+        own: the script.
+        words: its arguments.
+        site: the machine.
+    """
+    nodes = [
+        node
+        for path in own.files.values()
+        if path.suffix == ".py"
+        for node in ast.walk(read_source(path))
+    ]
+    named = {name for node in nodes for name in _names(node)}
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    is_gpu = site.device == "cuda"
+    devices = site.cuda_devices if is_gpu else site.cores
+    usual = "nccl" if is_gpu else "gloo"
+    given = [one for one in _BACKENDS if one in words]
+    used = given or [one for one in _BACKENDS if one in texts]
+    keys: dict[str, object] = {
+        "name": re.sub(r"[^A-Za-z0-9_-]", "-", own.name),
+        "script": f"./{own.path.name}",
+    }
+    guesses = []
+    args, batch = _find_batch(nodes, words)
+    if args:
+        # A field needs no quotation marks.
+        quoted = (word if _FIELD in word else shlex.quote(word) for word in args)
+        keys["args"] = " ".join(quoted)
+    if batch is None:
+        keys["samples_per_step"] = "devices"
+        guesses.append(
+            "its batch size is not seen: a step counts as one sample of each device; "
+            "set samples_per_step"
+        )
+    elif any(_FIELD in word for word in args):
+        keys |= {"batch_size": batch, "samples_per_step": "batch_size * devices"}
+    else:
+        keys["samples_per_step"] = f"{batch} * devices"
+    alone = (
+        "it starts its ranks itself"
+        if _STARTS_RANKS in named
+        else "it does not join its ranks"
+        if not (named & _JOINS or texts & _VARIABLES)
+        else None
+    )
+    if alone:
+        keys["topology"] = "1x1"
+        guesses.append(f"{alone}: measured on 1x1 only")
+        if not is_gpu:
+            # As many as it uses alone.
+            keys["cores_per_device"] = devices
+    else:
+        keys["topology"] = ["1x1", f"1x{devices}"][: 1 + (devices > 1)]
+        keys["backend"] = used[0] if len(used) == 1 else usual
+        if "horovod" in named:
+            keys["launcher"] = "horovodrun"
+    unlisted = unlisted_files(own.path, own.files)
+    if files := [name for name in unlisted if name != "data"]:
+        keys["files"] = files
+        guesses.append(f"files that it names are copied: {', '.join(files)}")
+    keys |= {"warmup": _WARMUP, "steps": _STEPS, "launches": _LAUNCHES}
+    return keys, guesses
+
+
+def _find_batch(
+    nodes: Sequence[ast.AST], words: Sequence[str]
+) -> tuple[list[str], int | None]:
+    """Arguments of the script, with a field for its batch size, and that of a rank.
+
+    Without such an argument the script itself says it, or it is not known.
+    """
+    filled = [word.replace("{", "{{").replace("}", "}}") for word in words]
+    for at, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if _BATCH.fullmatch(option) and option[0] == "-":
+            if value.isdecimal():
+                filled[at] = f"{option}={_FIELD}"
+                return filled, int(value)
+            if not equals and words[at + 1 : at + 2] and words[at + 1].isdecimal():
+                filled[at + 1] = _FIELD
+                return filled, int(words[at + 1])
+    known = [found for node in nodes if (found := _read_batch(node))]
+    for option, size in known:
+        if option:
+            return [*filled, option, _FIELD], size
+    return filled, next((size for _, size in known), None)
+
+
+def _read_batch(node: ast.AST) -> tuple[str, int] | None:
+    """An option of the script for its batch size, or none, and the size."""
+    option, name = "", ""
+    value: ast.expr | None = None
+    match node:
+        case ast.Call(args=args, keywords=keywords):
+            texts = (one.value for one in args if isinstance(one, ast.Constant))
+            flags = [one for one in texts if isinstance(one, str) and one[:1] == "-"]
+            option = name = next(filter(_BATCH.fullmatch, flags), "")
+            value = next((k.value for k in keywords if k.arg == "default"), None)
+        case ast.keyword(arg=str(name), value=value):
+            pass
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            pass
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
+            pass
+    if _BATCH.fullmatch(name) and isinstance(value, ast.Constant):
+        return (option, value.value) if type(value.value) is int else None
+    return None
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Names and packages that a node has."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            yield name
+        case ast.alias(name=name):
+            yield from name.split(".")
+        case ast.ImportFrom(module=str(name)):
+            yield from name.split(".")
