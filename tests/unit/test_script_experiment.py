@@ -83,6 +83,11 @@ def test_another_experiment_is_not_overwritten(tmp_path, monkeypatch, cli):
     assert "would make train.yaml:\n# Made by: rankbench run train.py --batch" in said
     assert "\nargs: --batch-size {batch_size}\n" in said
     assert not Path("train.yaml").exists()
+    Path("made.yaml").write_text(said.partition(":\n")[2])
+    shown = cli("status", "made.yaml", "train.gloo.1x1.batch_size=4").out
+    # It chooses everything else itself.
+    assert "batch_size       4\n" in shown
+    assert not {"precision", "optimizer", "model"} & set(shown.split())
     Path("train.yaml").write_text("name: mine\n")
     said = cli("run", "train.py", status=2).err
     assert "train.yaml is another experiment: `rankbench run train.yaml` mea" in said

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rankbench.cell import spell_value
+from rankbench.cell import Cell, spell_value
 from rankbench.commands._base import (
     describe_states,
     name_path,
@@ -14,7 +14,9 @@ from rankbench.commands._base import (
     shift_experiment,
 )
 from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.matrix.expansion import OF_PLACE
 from rankbench.matrix.selection import find_cell
+from rankbench.own_files import names_in, placeholders
 from rankbench.plan import PlannedCell
 from rankbench.project import Run
 from rankbench.project.status import State, find_state, find_turns
@@ -26,12 +28,7 @@ from rankbench.record import (
     repeated,
 )
 from rankbench.say import say
-
-# Fields that say nothing of a script, which chooses its own.
-_NOT_OF_A_SCRIPT = (
-    *("optimizer", "learning_rate", "momentum", "weight_decay"),
-    *("clip_gradients", "fused_optimizer", "augment"),
-)
+from rankbench.schema import keys_of, load_schema
 
 
 @command(
@@ -102,8 +99,9 @@ def _describe(
         yield f"{'':18}  again: {row['rerun']}"
     if "records" not in row:
         return
+    hidden = _list_hidden(cell.cell)
     for key, value in {**cell.cell.fields, "hash": cell.hash}.items():
-        if cell.cell.script and key in _NOT_OF_A_SCRIPT:
+        if key in hidden:
             continue
         yield f"  {key:<16} {spell_value(value)}"
     for number, records in row["records"].items():
@@ -112,3 +110,12 @@ def _describe(
             said = describe_launch(record, is_repeated=id(record) in replaced)
             yield f"  attempt {number}  {said}  ({record['started']})"
     yield f"  records          {name_path(run.layout.records / cell.id, arguments)}"
+
+
+def _list_hidden(cell: Cell) -> set[str]:
+    """Fields that say nothing of a script, which chooses its own."""
+    if cell.script is None:
+        return set()
+    used = placeholders(cell.script["args"]) | names_in(cell.script["samples_per_step"])
+    swept = {*keys_of(load_schema("experiment"))}
+    return (swept | {"epochs", "evaluate"}) - OF_PLACE - used - {"strategy"}

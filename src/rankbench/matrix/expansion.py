@@ -229,7 +229,7 @@ def _check_name(key: str, name: str, catalog: Catalog) -> None:
 
 
 # Keys that matter to a script without being arguments of it: they say where it runs.
-_OF_PLACE = {
+OF_PLACE = {
     *("backend", "topology", "launcher", "init_method", "gpudirect", "env", "image"),
     *("partition", "device", "cores_per_device", "oversubscribe"),
 }
@@ -267,7 +267,7 @@ def script_of(
     used = placeholders(values["args"]) | names_in(product)
     for key, given in values.items():
         several = isinstance(given, list) and len(given) > 1
-        if several and key not in used | _OF_PLACE | {"script", "files"}:
+        if several and key not in used | OF_PLACE | {"script", "files"}:
             raise ValueError(
                 f"{key}: has several values, but args does not pass {{{key}}} on"
             )

@@ -509,7 +509,7 @@ def _doubt(summary: Summary) -> Iterator[str]:
         vain = " in spite of repetitions" if summary.repeated else ""
         yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"
     if not any(record.get("surroundings") for record in summary.records):
-        yield "timed for less than 1 s, too short to see disturbances: raise steps"
+        yield "timed for less than 1 s, which shows no disturbance (raise steps)"
     if count < MIN_LAUNCHES:
         launches = "launch" if count == 1 else "launches"
         yield f"no interval, because of {count} {launches} only"
@@ -520,7 +520,7 @@ def _doubt(summary: Summary) -> Iterator[str]:
         )
     for mark in summary.marks:
         if mark == "unchecked" and summary.cell.script is not None:
-            yield "what a script trains is not checked"
+            yield "what a script trains is not checked unless it reports its loss"
         elif mark in _DOUBTS:
             yield _DOUBTS[mark]
 
