@@ -30,11 +30,15 @@ PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c
 # The strategy that the others are compared with.
 REFERENCE = "single"
 
+# What a cell asks Slurm for beside the site's own wishes: it leads to certain hosts, so
+# cells that differ in it are not compared, and share no job.
+OF_QUEUE = ("partition", "qos", "constraint", "reservation", "switches", "hosts")
+
 # What is trained, and on what kind of device: cells that agree in these fields compete,
 # whatever else is swept.
 WORKLOAD = (
     *("model", "model_options", "data", "image_size", "channels", "context", "augment"),
-    *("optimizer", "own_files", "partition", "device", "cores_per_device"),
+    *("optimizer", "own_files", *OF_QUEUE, "device", "cores_per_device"),
 )
 
 # How the same training is spread over devices: the efficiency of a cell is relative to
@@ -84,8 +88,9 @@ class Cell:
     Attributes:
         learning_rate: a number, or ``{per_sample: number}``: see `at_rate`.
         env: environment variables of its ranks.
-        partition: Slurm partition of its job; None is that of the site. Partitions have
-            different hosts, so cells of different ones are not compared.
+        partition, qos, constraint, reservation, switches: of its Slurm job; None is
+            what the site says.
+        hosts: the host that it is pinned to, by ``hosts: each``; None for any.
         context: number of tokens in a sample; None if the data holds no tokens.
         own_files: ``model`` or ``data`` -> a file of the user's own that defines it:
             its name under ``file``, and under ``digest`` a hash of its content and of
@@ -129,6 +134,11 @@ class Cell:
     env: Mapping[str, str] = field(default_factory=dict)
     image: str
     partition: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    switches: str | None = None
+    hosts: str | None = None
     seed: int
     device: str
     cores_per_device: int
@@ -227,6 +237,12 @@ class Cell:
         """All files of the user's own: kind of a variant -> its file and digest."""
         own = {} if self.own_strategy is None else {"strategy": self.own_strategy}
         return {**self.own_files, **own}
+
+    @property
+    def queue(self) -> dict[str, str]:
+        """What its job asks Slurm for, where that is not what the site says."""
+        asked = {name: getattr(self, name) for name in OF_QUEUE}
+        return {name: value for name, value in asked.items() if value is not None}
 
     @property
     def unit(self) -> str:

@@ -25,15 +25,15 @@ IMAGE, DATA, JOB = "image", "data", "job"
 _VERSION = 1
 _NAME = re.compile(r"[^/\0]+")
 _SAID = {
-    IMAGE: "image {} could not be built",
-    DATA: "data {} could not be prepared",
-    JOB: "its job could not be submitted",
+    IMAGE: "image {} could not be built: ",
+    DATA: "data {} could not be prepared: ",
+    JOB: "",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An image or a data set that cells wait for, or the submission of a cell's job.
+    """An image or a data set that cells wait for, or a cell's job.
 
     Attributes:
         kind: `IMAGE`, `DATA` or `JOB`.
@@ -106,5 +106,5 @@ def _failed(layout: Layout, wanted: Iterable[Need]) -> Iterator[tuple[Path, str]
         if not isinstance(reason, str | None) or not isinstance(log, str):
             raise ValueError(f"{path} is damaged: expected the texts reason and log")
         if reason is not None:
-            said = f"{_SAID[need.kind].format(need.name)}: {reason}"
+            said = f"{_SAID[need.kind].format(need.name)}{reason}"
             yield path, f"{said}; log: {log}" if log else said

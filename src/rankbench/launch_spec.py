@@ -25,6 +25,8 @@ STAGES = (
     *("starting", "set-up", "warm-up", "training"),
     *("collectives", "evaluation", "the end"),
 )
+# With this begins what a script's rank says that hangs before its first step.
+SEEN = "rankbench has seen"
 # The entry of a rank in the file of its host below `LaunchSpec.progress`: stage; step;
 # the heartbeat that asked for it, or 0; seconds since the rank last moved.
 PROGRESS_ENTRY = struct.Struct("<iiqd")

@@ -85,6 +85,10 @@ def read_source(path: Path) -> ast.Module:
         raise ValueError(f"{path}: does not compile{line}: {error}") from error
 
 
+# Each launch copies the files, each command hashes them, a bundle holds them.
+_MOST_FILES, _MOST_BYTES = 2_000, 256 * 2**20
+
+
 def find_files(
     first: Path,
     more: Sequence[str] = (),
@@ -123,6 +127,13 @@ def find_files(
             waiting += _local_imports(read_source(path), path, folders)
     for given in more:
         found |= set(files_at(start, given, top).values())
+    size = sum(path.stat().st_size for path in found)
+    if len(found) > _MOST_FILES or size > _MOST_BYTES:
+        raise ValueError(
+            f"files: {len(found):,} files of {size / 2**20:,.0f} MiB would be copied "
+            "for every launch: put data into the folder `data` of the project, which "
+            "the script finds as `data` in its own"
+        )
     root = Path(os.path.commonpath([start, *(path.parent for path in found)]))
     names = {path.relative_to(root).as_posix(): path for path in found}
     return {name: names[name] for name in sorted(names)}
@@ -356,15 +367,13 @@ CONTEXT = 1024
 _HELD_OUT = 20
 
 
-def describe_tokens(
-    path: Path, dtype: str, vocabulary: int | None = None
-) -> dict[str, int]:
+def describe_tokens(path: Path, dtype: str, vocabulary: int) -> dict[str, int]:
     """The `SHAPE` of a file of token ids, and under `tokens` their number.
 
     Args:
         path: the file.
         dtype: a key of `TYPES`.
-        vocabulary: number of tokens; by default the largest id of the file plus one.
+        vocabulary: number of tokens of the tokenizer.
 
     Raises:
         ValueError: the file has no whole ids, too few, or ids beyond the vocabulary.
@@ -379,16 +388,17 @@ def describe_tokens(
     # Two sequences of one token, and the token that follows the last.
     if count < 3:
         raise ValueError(f"{path}: {count} ids are too few for two sequences")
-    needed = int(np.memmap(path, f"<u{width}", "r").max()) + 1
-    if vocabulary is not None and vocabulary < needed:
+    largest = int(np.memmap(path, f"<u{width}", "r").max())
+    if largest >= vocabulary:
         raise ValueError(
-            f"{path}: vocabulary {vocabulary}, but the file has the id {needed - 1}"
+            f"{path}: vocabulary {vocabulary}, but the file has the id {largest}: it "
+            f"must have no header, and ids of the type {dtype}"
         )
     longest = (count - 1) // 2
     context = min(CONTEXT, longest)
     train, test = count_sequences(count, context)
     return {
-        "vocabulary": vocabulary or needed,
+        "vocabulary": vocabulary,
         "context": context,
         "longest_context": longest,
         "train": train,

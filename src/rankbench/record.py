@@ -25,13 +25,18 @@ RECORD_VERSION = 1
 FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
 STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
 
-# A failure with one of these causes says nothing about the cell, so another launch
-# replaces it. For `port` (in use) and `host` (not reachable) that happens in the same
-# run, at most MAX_RETRIES times. For `owner` (the supervisor died), `user`
-# (interrupted) and `site` (a host died, or has no disk space) it happens in the next
-# run.
+# Why a launch was `cancelled`: the site is to blame, or the user, and not the cell. So
+# another launch replaces it, by this rule, which is printed. All other failures are the
+# cell's, and have no cause.
+CAUSES = {
+    "port": ("site", "repeated at once, twice at most, then by the next run"),
+    "host": ("site", "repeated at once, twice at most, then by the next run"),
+    "site": ("site", "repeated by the next run"),
+    "user": ("user", "repeated by the next run"),
+    "owner": ("user", "repeated by the next run"),
+}
+# Another port or another look at a host may help: launches of one job in a row.
 CURED_BY_RETRY = ("port", "host")
-CURED_BY_NEXT_RUN = ("owner", "user", "site")
 MAX_RETRIES = 2
 
 # A disturbed launch is repeated in its round at most so often.
@@ -286,8 +291,9 @@ def read_record(path: Path) -> Record:
     """
     record = read_versioned(path, "record", RECORD_VERSION)
     status = record.get("status")
-    if status not in ("ok", *FAILURES) or "reason" not in record:
-        raise ValueError(f"{path} is damaged: status {status!r:.60}, or no reason")
+    known = status in ("ok", *FAILURES) and record.get("cause") in (None, *CAUSES)
+    if not known or "reason" not in record:
+        raise ValueError(f"{path} is damaged: status {status!r:.60}, cause, or reason")
     return record
 
 
@@ -358,10 +364,8 @@ class Verdict:
 
 def counting(records: Sequence[Record]) -> list[Record]:
     """The records that count for the cell: all but those that a launch replaces."""
-    retries = [r for r in records if r.get("cause") in CURED_BY_RETRY]
-    replaced = {id(r) for r in (*retries[:MAX_RETRIES], *repeated(records))}
-    replaced |= {id(r) for r in records if r.get("cause") in CURED_BY_NEXT_RUN}
-    return [r for r in records if id(r) not in replaced]
+    replaced = {id(record) for record in repeated(records)}
+    return [r for r in records if id(r) not in replaced and not r.get("cause")]
 
 
 def repeated(records: Sequence[Record]) -> list[Record]:
@@ -431,9 +435,17 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
         return Verdict("ok", None, ok, wanted, complete)
     if records and records[-1]["status"] != "ok":
         last = records[-1]
-        return Verdict(last["status"], last["reason"], ok, wanted, complete)
+        return Verdict(last["status"], explain_loss(last), ok, wanted, complete)
     reason = f"{ok} of {wanted} {UNFINISHED}"
     return Verdict("not-run", reason, ok, wanted, complete)
+
+
+def explain_loss(record: Record) -> str:
+    """The reason of a failed launch; whose fault it was, unless it was the cell's."""
+    if (cause := record.get("cause")) is None:
+        return str(record["reason"])
+    whose, rule = CAUSES[cause]
+    return f"{record['reason']}; the {whose}'s fault: {rule}"
 
 
 def judge_attempt(
@@ -509,7 +521,7 @@ def first_line(text: str, limit: int = 300) -> str:
 def describe_result(record: Record) -> str:
     """The result of a launch, or the reason of its failure, in a few words."""
     if record["status"] != "ok":
-        return f"{record['status']}: {record['reason']}"
+        return f"{record['status']}: {explain_loss(record)}"
     purpose = record.get("purpose", "measure")
     if purpose == "gate":
         found = record["gate"]
@@ -547,6 +559,9 @@ def describe_launch(record: Record, *, is_repeated: bool) -> str:
     parts = [name, describe_result(record)]
     if seconds := (record.get("seconds") or {}).get("launch"):
         parts.append(f"{seconds:.1f} s")
+    hosts = (record.get("launcher") or {}).get("hosts") or ["localhost"]
+    if hosts != ["localhost"]:
+        parts.append(f"on {','.join(hosts)}")
     if purpose == "measure" and (why := disturbances(record)):
         parts.append(f"disturbed: {why[0]}{', repeated' if is_repeated else ''}")
     return "  ".join(parts)
@@ -565,7 +580,8 @@ def minutes(seconds: float) -> str:
 #
 # Jobs, tables and `rankbench verify` ask these functions. They read the surroundings of
 # a launch, as its record has them, and never how fast the launch was, so a disturbed
-# launch can be repeated without preferring fast ones. They count shares, not seconds,
+# launch can be repeated without preferring fast ones. One step that stands out of all
+# others is no speed: a link was cut, say, and mended. They count shares, not seconds,
 # because slow cells last longer. What a cell may cause itself is its own performance:
 # its heat during the launch, swapping, the network, the placement of memory.
 
@@ -577,6 +593,9 @@ _TAKEN = 0.05
 # The same of the timed window during which processes were suspended. Nothing else slows
 # a launch by all of its share.
 _STOPPED = 0.01
+
+# The same of the timed window that one step took longer than any other.
+_STALL = 0.1
 
 # Mark of a row with a launch that counts although it was disturbed.
 DISTURBED = "disturbed"
@@ -599,6 +618,8 @@ def disturbances(record: Mapping[str, Any]) -> list[str]:
         for host in record.get("surroundings") or ()
         for words in _of_host(host, _planned_cores(record))
     ]
+    if (stall := record.get("stall") or 0.0) >= _STALL:
+        found.append(f"one step stood still for {stall:.0%} of the window")
     for device in record.get("devices") or ():
         before = device.get("before") or {}
         if before.get("others"):

@@ -6,6 +6,7 @@ import _thread
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,8 @@ from filelock import FileLock, Timeout
 
 from rankbench.environ import submit_from_here
 from rankbench.failures import JOB, Need, note_attempt
+from rankbench.launch.hosts.base import has_ended
+from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.record import Layout, read_json
 from rankbench.schedulers import seconds_between_looks
 
@@ -91,7 +94,7 @@ def take_sigterm_in_a_thread() -> None:
 
 
 def look_steadily() -> None:
-    """Patch three faults of the plugin: it looks too late, too much, or never again.
+    """Patch four faults of the plugin: it looks too late, too much, or never again.
 
     After each check without an ended job, the plugin waits ten seconds longer, up to
     three minutes. So it would notice the end of a short cell much too late. The patch
@@ -103,13 +106,15 @@ def look_steadily() -> None:
 
     When Slurm does not answer (its controller restarts, or is busy for long), the
     plugin drops all jobs and never checks them again, so Snakemake would wait forever.
-    The patch checks a job again if a check did not report on it.
+    The patch checks a job again if a check did not report on it. The plugin also waits
+    forever for a job that was preempted, and for one that Slurm has forgotten. The
+    patch lets them end: well if its outputs are there.
     """
     check_version("snakemake-executor-plugin-slurm", 2)
     import snakemake_executor_plugin_slurm as plugin
 
     _hold_the_pace(plugin.Executor)
-    _lose_no_job(plugin.Executor)
+    _lose_no_job(plugin)
     plugin.get_min_job_age = _remember(plugin.get_min_job_age)
 
 
@@ -146,8 +151,16 @@ def _hold_the_pace(executor_class: Any) -> None:
     executor_class.next_seconds_between_status_checks = property(seconds, note)
 
 
-def _lose_no_job(executor_class: Any) -> None:
+# So often must Slurm say that a job is not there: a new one may not be known yet.
+_DOUBTS = 2
+
+
+def _lose_no_job(plugin: Any) -> None:
+    executor_class, query = plugin.Executor, plugin.query_job_status
     ended: set[str] = set()
+    # What Slurm has answered last: job -> state.
+    told: list[dict[str, str]] = []
+    doubts = Counter[str]()
 
     def remembering(report: Callable[..., None]) -> Callable[..., None]:
         def remember(executor: Any, job: Any, *args: Any, **kwargs: Any) -> None:
@@ -161,18 +174,32 @@ def _lose_no_job(executor_class: Any) -> None:
     look = executor_class.check_active_jobs
 
     async def look_at_all(executor: Any, jobs: Sequence[Any]) -> AsyncIterator[Any]:
-        running = set()
-        async for job in look(executor, jobs):
-            running.add(job.external_jobid)
-            yield job
-        untold = [job for job in jobs if job.external_jobid not in running | ended]
-        if untold:
+        told.clear()
+        left = [job async for job in look(executor, jobs)]
+        known = {job.external_jobid for job in left} | ended
+        if untold := [job for job in jobs if job.external_jobid not in known]:
             # Snakemake's log handler does not fill in arguments.
             said = f"Slurm did not report on {len(untold)} jobs"
             executor.logger.warning(f"{said}: they will be checked again")
-        for job in untold:
-            yield job
+        for job in left + untold:
+            number = job.external_jobid
+            if told:
+                is_odd = told[-1].get(number) in (None, "PREEMPTED")
+                is_over = is_odd and has_ended(number)
+                doubts[number] = doubts[number] + 1 if is_over else 0
+            if doubts[number] < _DOUBTS:
+                yield job
+            elif all(Path(file).exists() for file in job.job.output):
+                executor.report_job_success(job)
+            else:
+                executor.report_job_error(job)
 
+    async def ask(*args: Any) -> Any:
+        answer = await query(*args)
+        told.extend([answer[0]] if answer[0] is not None else [])
+        return answer
+
+    plugin.query_job_status = ask
     executor_class.check_active_jobs = look_at_all
 
 
@@ -196,12 +223,12 @@ _REMEDIES = {
 
 
 def submit_well(layout: Layout) -> None:
-    """Patch three faults of the plugin in this process.
+    """Patch four faults of the plugin in this process.
 
     It names the reason of a refused job only amid its own output, so nobody who reads
-    the table learns it. It refuses options of sbatch, and types of GPUs with a hyphen,
-    which Slurm itself makes. And it deletes the variable that names Slurm's
-    configuration.
+    the table learns it, and does not ask why Slurm ended a job. It refuses options of
+    sbatch, and types of GPUs with a hyphen, which Slurm itself makes. And it deletes
+    the variable that names Slurm's configuration.
 
     Args:
         layout: of the run, whose rows tell why their jobs were refused.
@@ -212,16 +239,26 @@ def submit_well(layout: Layout) -> None:
     submit_from_here()
     plugin.delete_slurm_environment = submit_from_here
     plugin.set_gres_string = add_options
-    report = plugin.Executor._report_job_error_threadsafe
+    refuse = plugin.Executor._report_job_error_threadsafe
+    report = plugin.Executor.report_job_error
 
-    def report_with_note(executor: Any, info: Any, msg: str) -> None:
-        name = getattr(info.job.wildcards, "job", None)
+    def refuse_with_note(executor: Any, info: Any, msg: str) -> None:
+        note_end(info, f"its job could not be submitted: {explain_refusal(msg)}")
+        refuse(executor, info, msg)
+
+    def report_with_note(executor: Any, info: Any, *args: Any, **named: Any) -> None:
+        # Its supervisor may be lost with its host: Slurm is asked once, here.
+        note_end(info, why_job_ended(info.external_jobid))
+        report(executor, info, *args, **named)
+
+    def note_end(info: Any, why: str) -> None:
+        name = str(getattr(info.job.wildcards, "job", None))
         job = read_json(layout.agenda)["jobs"].get(name)
         for cell in job["cells"] if job else ():
-            note_attempt(Need(JOB, cell), explain_refusal(msg), "")
-        report(executor, info, msg)
+            note_attempt(Need(JOB, cell), why, layout.log(name))
 
-    plugin.Executor._report_job_error_threadsafe = report_with_note
+    plugin.Executor._report_job_error_threadsafe = refuse_with_note
+    plugin.Executor.report_job_error = report_with_note
 
 
 def add_options(job: Any) -> str:

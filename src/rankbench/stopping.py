@@ -42,7 +42,7 @@ def brief(record: Record) -> Record:
     """
     kept = (
         *("status", "reason", "cause", "launch", "round", "cell_hash", "image"),
-        *("repeats", "shape", "surroundings", "devices"),
+        *("repeats", "shape", "surroundings", "devices", "stall"),
     )
     found = {key: record[key] for key in kept if key in record}
     found["seconds"] = {"launch": (record.get("seconds") or {}).get("launch")}

@@ -71,6 +71,9 @@ def run(name: str, experiment: str, *, hosts: int = 4, rate: str | None = None) 
                 [*snakemake, f"experiment={name}.yaml"], {"PYTHONPATH": f"{home}/src"}
             )
             done = subprocess.run(command, cwd=home, check=False)
+            told = [sys.executable, "-m", "rankbench.cli", "answer", f"results/{name}"]
+            variables = {"PYTHONPATH": f"{home}/src"}
+            subprocess.run(cluster.command(told, variables), cwd=home, check=False)
             found = home / "results" / name
             if found.exists():
                 kept = ROOT / "results" / name

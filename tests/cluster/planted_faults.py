@@ -62,7 +62,7 @@ def launcher_killed(trial: Trial) -> None:
     trial.lane.kill(trial.lane.near, f"^{sys.executable} .*{TORCHRUN}")
 
 
-@fault(("crashed", "in use"), OK)
+@fault(("cancelled", "in use"), OK)
 def port(trial: Trial) -> None:
     """A port is in use"""
     # A file in the launch's own folder would not be seen by the launch after it.
@@ -73,7 +73,7 @@ def port(trial: Trial) -> None:
     trial.begin(faulty.PORT_TAKEN_ONCE.replace(place, repr(str(flag))))
 
 
-@fault(*[("crashed", "the host {far} cannot resolve {near}")] * 3)
+@fault(*[("cancelled", "the host {far} cannot resolve {near}")] * 3, after=[OK])
 def unknown_name(trial: Trial) -> None:
     """A host does not know the name of another"""
     lane = trial.lane
@@ -119,7 +119,7 @@ def rendezvous(trial: Trial) -> None:
     trial.lane.kill(trial.lane.near, SUPERVISOR)
 
 
-@fault(("crashed", "HeartbeatLost"), after=[OK])
+@fault(("cancelled", "HeartbeatLost"), after=[OK])
 def heartbeat(trial: Trial) -> None:
     """The supervisor stands still for 25 s"""
     trial.begin_and_train()
@@ -148,7 +148,7 @@ def disk_full(trial: Trial) -> None:
         filler.unlink()
 
 
-@fault(("crashed", "scratch of the host {far}"), after=[OK], either=True)
+@fault(("cancelled", "scratch of the host {far}"), after=[OK], either=True)
 def scratch_full(trial: Trial) -> None:
     """The scratch folder of a host is full"""
     with small_scratch(trial.lane.far, "2m") as far:
@@ -157,7 +157,7 @@ def scratch_full(trial: Trial) -> None:
         trial.end()
 
 
-@fault(("crashed", "No space left on device (on the host {far}"), after=[OK])
+@fault(("cancelled", "No space left on device (on the host {far}"), after=[OK])
 def scratch_filled(trial: Trial) -> None:
     """A rank fills the scratch folder"""
     with small_scratch(trial.lane.far, "4m"):
@@ -165,11 +165,7 @@ def scratch_filled(trial: Trial) -> None:
         trial.end()
 
 
-@fault(
-    ("timeout", "time limit of the Slurm job reached"),
-    after=[OK],
-    own_job=([("timeout", "time limit of the Slurm job reached")], []),
-)
+@fault(("cancelled", "time limit of the Slurm job reached"), after=[OK])
 def time_limit(trial: Trial) -> None:
     """The job's time limit"""
     trial.begin_and_train()
@@ -184,7 +180,7 @@ def scancel(trial: Trial) -> None:
     trial.lane.cluster.run("scancel", job_of(trial))
 
 
-@fault(("crashed", "the host {far} failed"), after=[OK])
+@fault(("cancelled", "the host {far} failed"), after=[OK])
 def host_crash(trial: Trial) -> None:
     """A host fails"""
     trial.begin_and_train()
@@ -195,7 +191,7 @@ def host_crash(trial: Trial) -> None:
         trial.lane.revive(trial.lane.far)
 
 
-@fault(("crashed", "the host {far} failed"), after=[OK])
+@fault(("cancelled", "the host {far} failed"), after=[OK])
 def link_cut(trial: Trial) -> None:
     """The link of a host is cut"""
     trial.begin_and_train()
@@ -207,7 +203,7 @@ def link_cut(trial: Trial) -> None:
         trial.lane.restart_slurmd(trial.lane.far)
 
 
-@fault(("crashed", "the host {far} failed"), after=[OK])
+@fault(("cancelled", "the host {far} failed"), after=[OK])
 def slurmd_stopped(trial: Trial) -> None:
     """A host's slurmd does not answer"""
     trial.begin_and_train()
@@ -329,7 +325,7 @@ def image_not_built(trial: Trial) -> None:
     assert "image gloo-cpu could not be built" in row["reason"]
 
 
-@fault(("crashed", "the image does not start on the host {far}"))
+@fault(*[("cancelled", "the image does not start on the host {far}")] * 3, after=[OK])
 def image_gone(trial: Trial) -> None:
     """The image is not there on a host"""
     use_images(trial)

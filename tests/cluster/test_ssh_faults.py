@@ -135,7 +135,7 @@ def test_a_host_crashes(begin, restart):
     finally:
         restart(FAR)
     status, reason = case.first()
-    assert status == "crashed", said
+    assert status == "cancelled", said
     assert f"the host {FAR} failed" in reason
     case.goes_on()
 
@@ -149,7 +149,7 @@ def test_a_link_is_cut(begin):
     finally:
         case.far.mend()
     status, reason = case.first()
-    assert status == "crashed", said
+    assert status == "cancelled", said
     assert f"the host {FAR} failed" in reason
     case.goes_on()
 
@@ -163,7 +163,7 @@ def test_sshd_is_killed(begin):
     finally:
         start_sshd(case.desk.cluster, case.far)
     status, reason = case.first()
-    assert status == "crashed", said
+    assert status == "cancelled", said
     assert f"the host {FAR} failed" in reason
     case.goes_on()
 
@@ -239,7 +239,7 @@ def test_the_far_disk_is_full(begin, desk):
     )
     said = case.ends()
     status, reason = case.first()
-    assert status == "crashed", said
+    assert status == "cancelled", said
     assert f"the host {FAR} refuses: No space left on device" in reason
     # A run that cannot begin says why.
     options = (*desk.experiment(case.name), "--no-plots")

@@ -70,11 +70,11 @@ def test_a_job_array_that_does_not_start_in_time_says_which_tasks(site, snakemak
     hold = ("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null")
     taken = site.cluster.run(*hold, "--wrap=sleep 600").strip()
     try:
-        snakemake("--config", "experiment=late.yaml")
+        snakemake("--config", "experiment=late.yaml", status=1)
     finally:
         site.cluster.run("scancel", taken)
     (row,) = table_of(site, "late").values()
-    assert row["status"] == "timeout"
+    assert row["status"] == "cancelled"
     said, _, stood = row["reason"].partition("; ")
     assert said == "job array not started within 15 s: of 2 tasks 1 (Resources)"
     # The rank of the task that did start.

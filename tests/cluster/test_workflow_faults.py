@@ -42,7 +42,7 @@ SOURCES = {
 }
 WORDS = {
     "cancelled": ("cancelled", "its Slurm job was cancelled"),
-    "late": ("timeout", "time limit of the Slurm job reached: rank 0 in training"),
+    "late": ("cancelled", "time limit of the Slurm job reached; Slurm says "),
     "killed": ("crashed", "rank 1 was ended by SIGKILL"),
     "greedy": ("oom", "at the memory limit of the job"),
     "ddp": ("ok", ""),

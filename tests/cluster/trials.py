@@ -155,7 +155,6 @@ class Fault:
         plant: does it to a trial, and mends what is to be mended.
         first: states of the launches of the cell that suffers.
         after: states that the next run adds.
-        own_job: both, if the cell has a job of its own; None: the same.
         alone: whether other lanes would suffer as well.
         either: whether in a shared job the cell suffers that is launched first.
     """
@@ -164,7 +163,6 @@ class Fault:
     plant: Callable[[Trial], None]
     first: Sequence[State]
     after: Sequence[State]
-    own_job: tuple[Sequence[State], Sequence[State]] | None
     alone: bool
     either: bool
 
@@ -175,8 +173,6 @@ class Fault:
             Unexpected: another state than expected, or a launch measured twice.
         """
         first, after = self.first, self.after
-        if self.own_job and trial.allocation == "cell":
-            first, after = self.own_job
         self.plant(trial)
         trial.end()
         left = trial.lane.left()
@@ -218,7 +214,6 @@ Plant = Callable[[Trial], None]
 def fault(
     *first: State,
     after: Sequence[State] = (),
-    own_job: tuple[Sequence[State], Sequence[State]] | None = None,
     alone: bool = False,
     either: bool = False,
 ) -> Callable[[Plant], Plant]:
@@ -227,9 +222,7 @@ def fault(
     def register(plant: Plant) -> Plant:
         name = (plant.__doc__ or "").strip()
         assert name, plant
-        FAULTS[plant.__name__] = Fault(
-            name, plant, first, after, own_job, alone, either
-        )
+        FAULTS[plant.__name__] = Fault(name, plant, first, after, alone, either)
         return plant
 
     return register

@@ -34,7 +34,10 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
         "import time\ndef train():\n    time.sleep(600)\ntrain()",
         1,
         "timeout",
-        ["rank 0 at train.py:3 in train: time.sleep(600)"],
+        [
+            "rank 0 at train.py:3 in train: time.sleep(600)",
+            "rankbench has seen 0 backwards, 0 optimizer steps: call rankbench.hooks",
+        ],
     ),
     "holds Python's lock": (
         "import re\nre.match('(a+)+$', 40 * 'a' + 'b')",
@@ -92,6 +95,18 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
         1,
         "crashed",
         ["No such file or directory: 'conf.json'; at train.py:2", "under `files`"],
+    ),
+    "lacks a program": (
+        "import subprocess\nsubprocess.run(['nvidia-no'])",
+        1,
+        "crashed",
+        ["No such file or directory: 'nvidia-no'; at train.py:2", "on the PATH of"],
+    ),
+    "replaces itself": (
+        "import os, sys\nos.execl(sys.executable, 'python', 'other.py')",
+        1,
+        "crashed",
+        ["ScriptError: the script replaces its process by ", "set by env"],
     ),
     "lacks a variable": (
         "import os\nos.environ['MY_DATA_DIR']",

@@ -174,7 +174,7 @@ def test_a_taken_port_is_tried_again(alone):
     project, _ = alone
     cell = cell_of("port_taken_once")
     found = launches_of(project, cell)
-    assert [r["status"] for r in found.values()] == ["crashed", "ok"]
+    assert [r["status"] for r in found.values()] == ["cancelled", "ok"]
     assert found[1]["cause"] == "port"
     assert row_of(project, cell)["status"] == "ok"
 
@@ -243,7 +243,7 @@ def test_a_port_taken_by_another_process_before_rank_0(project):
     assert done.returncode == 0, done.stdout
     found = launches_of(project, cell)
     assert [(r["status"], r["cause"]) for r in found.values()] == [
-        ("crashed", "port"),
+        ("cancelled", "port"),
         ("ok", None),
     ]
     assert row_of(project, cell)["status"] == "ok"

@@ -628,7 +628,7 @@ def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
     assert len(found) == 2
     for path in found:
         record = json.loads(path.read_text())
-        assert (record["status"], record["cause"]) == ("crashed", "site")
+        assert (record["status"], record["cause"]) == ("cancelled", "site")
         assert said in record["reason"]
 
 

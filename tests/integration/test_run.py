@@ -176,7 +176,7 @@ def test_a_dry_rerun_says_so_and_raises_nothing(again):
     before = {p: p.read_bytes() for p in requests.iterdir()}
     done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}", flags=("-n",))
     assert done.returncode == 0
-    assert "1 cells: 1 to measure" in done.stdout
+    assert "1 cell: 1 to measure" in done.stdout
     assert ONE in done.stdout
     assert {p: p.read_bytes() for p in requests.iterdir()} == before
 
@@ -240,7 +240,7 @@ def test_setup_of_the_site_comes_before_the_ranks_and_its_faults_are_reasons(pro
     project.snakemake("experiment=experiment.yaml", f"rerun={row['cell']}")
     site.write_text(before)
     (row,) = read_table(project.root).values()
-    assert row["status"] == "crashed"
+    assert row["status"] == "cancelled"
     assert (
         "setup in site.yaml failed: module-x load cuda: exit status 127"
         in (row["reason"])

@@ -76,12 +76,7 @@ ODD_RECORDS: dict[str, Change] = {
         for name, value in (
             *(("gate", None), ("image", None), ("accuracy", None)),
             *(("loss", {"first": None, "last": None}), ("devices", [])),
-            *(
-                ("cause", "?"),
-                ("reason", "none"),
-                ("launcher", {}),
-                ("collectives", []),
-            ),
+            *(("reason", "none"), ("launcher", {}), ("collectives", [])),
         )
     },
     **{

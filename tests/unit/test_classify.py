@@ -15,10 +15,11 @@ from logs import (
     SPAWN_RAISED,
     TORCHRUN_KILLED,
 )
+from rankbench.launch.hosts.slurm import parse_end
 from rankbench.launch.launchers import find_launcher
 from rankbench.launch.process.classify import Ending, Outcome, classify, signal_name
 from rankbench.launch.process.evidence import last_error_line
-from rankbench.record import STATUSES
+from rankbench.record import CAUSES, STATUSES
 from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
@@ -57,6 +58,8 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
 def in_words(outcome: Outcome) -> str:
     assert outcome.status in STATUSES
     assert outcome.parting is None
+    # Only the cell's fault has another status, and then no cause.
+    assert (outcome.status == "cancelled") == (outcome.cause in CAUSES)
     cause = f" ({outcome.cause})" if outcome.cause else ""
     return f"{outcome.status}{cause}" + (
         f": {outcome.reason}" if outcome.reason else ""
@@ -72,6 +75,9 @@ def read_case(group: str, name: str) -> tuple[dict[str, Any], str]:
         case[key] = {int(rank): value for rank, value in case[key].items()}
     if "reports" in case:
         case["reports"] = {rank: report(x) for rank, x in case["reports"].items()}
+    if end := case.get("job_ended"):
+        said = " ".join(f"{key}={value}" for key, value in end.items())
+        case["job_ended"] = parse_end(said)
     return case, case.pop("outcome")
 
 
@@ -157,7 +163,7 @@ def test_killed_rank_is_named_from_the_real_log(launcher, log):
 def test_port_that_another_process_took_meanwhile():
     reports = {0: failed(PORT_TAKEN, "DistNetworkError")}
     outcome = classify(ending(launcher="manual", reports=reports, exits={0: 1}))
-    assert (outcome.status, outcome.cause) == ("crashed", "port")
+    assert (outcome.status, outcome.cause) == ("cancelled", "port")
 
 
 def test_exception_is_named_from_the_real_log():
@@ -171,7 +177,7 @@ def test_a_job_array_that_does_not_start_in_time():
     said = "not started within 60 s: of 3 tasks 1 (Resources), 2 (Priority)"
     log = f"job array 12: 3 tasks\n{said}\n"
     outcome = classify(ending(launcher="job_array", returncode=1, log=log))
-    assert (outcome.status, outcome.reason) == ("timeout", f"job array {said}")
+    assert outcome == Outcome("cancelled", f"job array {said}", "site")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ def in_round(number: int, turn: int, *, busy: bool = False, **changes: Any) -> R
     )
 
 
+def test_a_step_that_stands_out_is_a_disturbance():
+    """As of a link that was cut, and mended."""
+    assert disturbances(record(stall=0.099)) == []
+    (said,) = disturbances(brief(record(stall=0.45)))
+    assert said == "one step stood still for 45% of the window"
+
+
 @pytest.mark.parametrize(
     ("seen", "words"),
     [

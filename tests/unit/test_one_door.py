@@ -14,6 +14,7 @@ import pytest
 from rankbench.cli import load_commands, main, read_arguments
 from rankbench.commands import images, rerun, run
 from rankbench.commands._base import how_to_continue, plan_run, resolve
+from rankbench.project import status
 
 pytestmark = pytest.mark.unit
 
@@ -268,3 +269,19 @@ def test_completion_of_other_shells(shell, capsys):
         main(["--print-completion", shell])
     assert ended.value.code == 0
     assert "rerun" in capsys.readouterr().out
+
+
+def test_status_shows_what_it_has_if_slurm_does_not_answer(folder, cli, monkeypatch):
+    def fail(*_: object) -> None:
+        raise ValueError("squeue has not answered for 30 s")
+
+    monkeypatch.setattr(status, "find_jobs", fail)
+    said = cli("status")
+    assert "not-run" in said.out
+    assert "which jobs wait or run is not known: squeue has not" in said.err
+
+
+def test_a_profile_that_a_variable_names(folder, cli, monkeypatch):
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", ".")
+    said = cli("run", status=2).err
+    assert said.startswith("rankbench: ., which SNAKEMAKE_PROFILE names, is not a")

@@ -362,3 +362,12 @@ def test_links_are_followed_and_runs_are_left_out(tmp_path):
     (here / "elsewhere/round").symlink_to(here)
     found = find_files(here / "train.py", ["."])
     assert list(found) == ["elsewhere/words/a.txt", "train.py"]
+
+
+def test_data_among_the_files_of_a_script_is_refused(tmp_path):
+    """Each launch would copy it; it is refused before anything reads it."""
+    (tmp_path / "train.py").write_text("")
+    with (tmp_path / "tokens.bin").open("wb") as file:
+        file.truncate(300 * 2**20)
+    with pytest.raises(ValueError, match=r"2 files of 300 MiB .* the folder `data`"):
+        find_files(tmp_path / "train.py", ["tokens.bin"])

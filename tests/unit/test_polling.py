@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +29,15 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in CHANGED:
         monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
     monkeypatch.setattr(plugin, "get_min_job_age", plugin.get_min_job_age)
+    made = object.__new__(plugin.Executor)
+
+    async def answer(*_: object) -> tuple[dict[str, str] | None, float | None]:
+        found = made.answers.pop(0)
+        return found, None if found is None else 0.1
+
+    monkeypatch.setattr(plugin, "query_job_status", answer)
     look_steadily()
-    return object.__new__(plugin.Executor)
+    return made
 
 
 def test_looks_become_rarer_in_proportion_to_the_wait(executor, monkeypatch):
@@ -57,61 +66,91 @@ def test_slurms_configuration_is_asked_for_until_it_answers(monkeypatch):
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
     answers = [None, 300]
     monkeypatch.setattr(plugin, "get_min_job_age", lambda: answers.pop(0))
+    monkeypatch.setattr(plugin, "query_job_status", plugin.query_job_status)
     for name in CHANGED:
         monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
     look_steadily()
     assert [plugin.get_min_job_age() for _ in range(4)] == [None, 300, 300, 300]
 
 
-def test_a_look_that_fails_loses_no_job(executor, monkeypatch):
-    """The answers of Slurm are planted; the plugin itself processes them."""
+@pytest.fixture
+def look(executor, monkeypatch) -> Callable[..., list[list[str]]]:
+    """Plant answers of Slurm, which the plugin itself processes; who is left each time.
+
+    `executor.ended` gets the reported jobs, `executor.warnings` the warnings.
+    """
     import snakemake_executor_plugin_slurm as plugin
 
-    answers = [None, {"1": "RUNNING", "2": "COMPLETED"}, None, {"1": "COMPLETED"}]
-
-    async def answer(*_: object) -> tuple[dict[str, str] | None, float | None]:
-        found = answers.pop(0)
-        return found, None if found is None else 0.1
-
-    monkeypatch.setattr(plugin, "query_job_status", answer)
     monkeypatch.setattr(plugin, "get_min_job_age", lambda: 300)
     settings = SimpleNamespace(
         status_attempts=1, status_command="squeue", keep_successful_logs=True
     )
     checks = SimpleNamespace(seconds_between_status_checks=10)
-    ended = []
-    scheduler = SimpleNamespace(finish_callback=ended.append)
+    executor.ended, executor.warnings = [], []
+    scheduler = SimpleNamespace(
+        finish_callback=executor.ended.append,
+        error_callback=lambda job: executor.ended.append(f"{job} failed"),
+    )
     executor.workflow = SimpleNamespace(
         executor_settings=settings,
         remote_execution_settings=checks,
         scheduler=scheduler,
     )
-    warnings = []
     quiet = {name: lambda *_: None for name in ("debug", "info")}
     executor.logger = SimpleNamespace(
-        **quiet, warning=lambda text, *values: warnings.append(text % values)
+        **quiet, warning=lambda text, *values: executor.warnings.append(text % values)
     )
     executor.status_rate_limiter = asyncio.Lock()
-    executor.run_uuid = "run"
+    executor._preemption_warning, executor.run_uuid = False, "run"
+    executor._next_seconds_between_status_checks = None
     executor._status_query_calls = executor._status_query_failures = 0
     executor._status_query_total_seconds = executor._status_query_max_seconds = 0
     executor._status_query_min_seconds = None
     executor._status_query_cycle_rows = []
-    jobs = [
-        SimpleNamespace(external_jobid=number, job=f"job {number}", aux={})
-        for number in ("1", "2")
-    ]
 
-    async def look() -> list[Any]:
+    async def look_once(jobs: list[Any]) -> list[Any]:
         return [job async for job in executor.check_active_jobs(jobs)]
 
-    left = []
-    while jobs:
-        jobs = asyncio.run(look())
-        left.append([job.external_jobid for job in jobs])
-    assert left == [["1", "2"], ["1"], ["1"], []]
-    assert ended == ["job 2", "job 1"]
-    assert warnings == [
+    def look(answers: list[Any], jobs: list[Any]) -> list[list[str]]:
+        executor.answers, left = answers, []
+        while jobs:
+            jobs = asyncio.run(look_once(jobs))
+            left.append([job.external_jobid for job in jobs])
+        return left
+
+    return look
+
+
+def make_job(number: str, output: Path) -> Any:
+    job = SimpleNamespace(output=[str(output)], name=number)
+    return SimpleNamespace(external_jobid=number, job=job, aux={})
+
+
+def test_a_look_that_fails_loses_no_job(executor, look, tmp_path):
+    answers = [None, {"1": "RUNNING", "2": "COMPLETED"}, None, {"1": "COMPLETED"}]
+    jobs = [make_job(number, tmp_path) for number in ("1", "2")]
+    assert look(answers, jobs) == [["1", "2"], ["1"], ["1"], []]
+    assert [job.name for job in executor.ended] == ["2", "1"]
+    assert executor.warnings == [
         "Slurm did not report on 2 jobs: they will be checked again",
         "Slurm did not report on 1 jobs: they will be checked again",
     ]
+
+
+def test_a_job_ends_that_slurm_preempted_or_has_forgotten(
+    executor, look, tmp_path, monkeypatch
+):
+    """If Slurm says so twice. One that has not reached the accounting goes on."""
+    monkeypatch.setattr(
+        snakemake_fixes,
+        "has_ended",
+        lambda job: job != "3" or len(executor.answers) < 2,
+    )
+    failed: list[str] = []
+    executor.report_job_error = lambda job: failed.append(job.external_jobid)
+    lacking = tmp_path / "lacking"
+    jobs = [make_job("1", lacking), make_job("2", tmp_path), make_job("3", tmp_path)]
+    answers = [{"1": "PREEMPTED"}, None, {"1": "PREEMPTED"}, {}, {}]
+    assert look(answers, jobs) == [["1", "2", "3"], ["1", "2", "3"], ["3"], ["3"], []]
+    assert failed == ["1"]
+    assert [job.name for job in executor.ended] == ["2", "3"]

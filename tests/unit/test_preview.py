@@ -73,7 +73,7 @@ def test_earlier_launches_give_an_estimate(tmp_path):
 def test_nothing_to_do(tmp_path):
     plan = read_plan_of(tmp_path, "name: x\nstrategy: single")
     assert lines_of(plan, {}) == [
-        "1 cells: 0 to measure, 1 measured, 0 that cannot run here"
+        "1 cell: 0 to measure, 1 measured, 0 that cannot run here"
     ]
 
 

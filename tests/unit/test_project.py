@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from factories import make_probe, make_record, make_site, read_plan_of
+from rankbench.cell import safe_name
 from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.launch.hosts.slurm import SlurmJob
+from rankbench.launch.job.requests import make_request
 from rankbench.project import (
     Run,
     begin,
@@ -324,6 +326,41 @@ def test_cells_of_different_partitions_are_in_different_jobs(tmp_path, monkeypat
             }
             assert own == {"b" if name.startswith("b.") else None}
         assert "the partition b allows 4" in make_preview(run).too_long
+
+
+def test_jobs_of_hosts_and_other_wishes(tmp_path):
+    run = share(tmp_path, "allocation: experiment\nconstraint: [null, 'a&b']\nqos: q")
+    assert sorted(jobs_of(run)) == [f"q.{safe_name('a&b')}.experiment", "q.experiment"]
+    asked = [resources_of(run, name) for name in sorted(jobs_of(run))]
+    assert {one["qos"] for one in asked} == {"q"}
+    assert "'--constraint=a&b'" in str(asked[0]["sbatch"])
+    assert "constraint" not in str(asked[1]["sbatch"])
+
+
+def test_what_is_missing_is_requested(tmp_path):
+    """One cell of three, one launch of four."""
+    run = share(tmp_path, "allocation: experiment")
+    whole = resources_of(run, "experiment")["runtime"]
+    run.forget()
+    for cell in run.feasible:
+        facts = {"launches": 4, "launches_ok": 4, "cell_hash": cell.hash}
+        make_request(run.layout, cell.id, launches=4, cell_hash=cell.hash)
+        if cell is not run.feasible[0]:
+            write_json(run.layout.summary(cell.id, 1), {**facts, "enough": None})
+            continue
+        for launch in (1, 2, 3):
+            record = make_record(launch=launch, cell_hash=cell.hash, image=None)
+            write_json(run.layout.launch(cell.id, 1, launch) / "record.json", record)
+    preview = make_preview(run)
+    assert preview.pending == {run.feasible[0].id: 1}
+    assert resources_of(run, "experiment")["runtime"] == 4 < whole
+
+
+def test_a_folder_that_python_cannot_have_on_its_path(tmp_path):
+    (tmp_path / "a:b").mkdir()
+    run = share(tmp_path / "a:b", "allocation: experiment")
+    with pytest.raises(ValueError, match="a folder with ':' in its name: rename it"):
+        begin(run)
 
 
 def test_a_partition_that_slurm_does_not_have(opened, tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 from factories import make_record
 from rankbench.record import (
     FAILURES,
-    MAX_RETRIES,
     Layout,
     Verdict,
     counting,
@@ -28,11 +27,11 @@ from rankbench.record import (
 pytestmark = pytest.mark.unit
 
 OK, CRASHED = make_record(), make_record("crashed")
-PORT = make_record("crashed", "port", reason="the port was taken")
-HOST = make_record("crashed", "host")
+PORT = make_record("cancelled", "port", reason="the port was taken")
+HOST = make_record("cancelled", "host")
 OWNER = make_record("cancelled", "owner")
 USER = make_record("cancelled", "user", reason="interrupted by SIGINT")
-SITE = make_record("crashed", "site")
+SITE = make_record("cancelled", "site")
 
 
 # --- files --------------------------------------------------------------------------
@@ -166,16 +165,13 @@ def test_record_of_another_version_is_refused(tmp_path, version):
         ([OK, CRASHED], [OK, CRASHED]),
         ([PORT, OK], [OK]),
         ([HOST, PORT, OK], [OK]),
-        # After more retries than allowed, the failure counts for the cell.
-        ([PORT, HOST, PORT, OK], [PORT, OK]),
-        # Failures with these causes are always repeated by the next run.
+        ([PORT, HOST, PORT, OK], [OK]),
         ([OWNER, USER, OWNER, USER, OK], [OK]),
     ],
 )
 def test_counting(records, left):
     copies = [dict(r) for r in records]
     assert counting(copies) == left
-    assert MAX_RETRIES == 2
 
 
 @pytest.mark.parametrize(
@@ -193,19 +189,16 @@ def test_counting(records, left):
         # Two failures end an attempt that has no success yet.
         ([CRASHED, CRASHED], 6, "crashed", 0, True),
         ([OK, CRASHED, CRASHED], 6, "crashed", 1, False),
-        # A launch that is retried does not count ...
-        ([PORT], 1, "crashed", 0, False),
+        # What is not the cell's fault never counts.
+        ([PORT], 1, "cancelled", 0, False),
         ([PORT, OK], 1, "ok", 1, True),
         ([PORT, CRASHED], 6, "crashed", 0, False),
-        # ... but only up to the allowed number of retries.
-        ([PORT, PORT, PORT], 1, "crashed", 0, True),
-        ([PORT, PORT, PORT, PORT], 6, "crashed", 0, True),
-        # Interrupted runs never end an attempt.
+        ([PORT, PORT, PORT, PORT], 6, "cancelled", 0, False),
         ([USER, OWNER, USER], 1, "cancelled", 0, False),
         ([OK, USER], 2, "cancelled", 1, False),
         ([OK, USER, OK], 2, "ok", 2, True),
         ([USER, OK], 2, "not-run", 1, False),
-        ([SITE, SITE, SITE], 1, "crashed", 0, False),
+        ([SITE, SITE, SITE], 1, "cancelled", 0, False),
     ],
 )
 def test_judge(records, wanted, status, ok, complete):
@@ -223,8 +216,11 @@ def test_the_worst_status_counts(better):
 
 
 def test_reasons_are_those_of_the_records():
-    assert judge([OK, USER], 2).reason == "interrupted by SIGINT"
-    assert judge([PORT], 2).reason == "the port was taken"
+    again = "repeated by the next run"
+    of_user = f"interrupted by SIGINT; the user's fault: {again}"
+    assert judge([OK, USER], 2).reason == of_user
+    said = judge([PORT], 2).reason
+    assert said.startswith("the port was taken; the site's fault: repeated at once")
     assert judge([OK], 6).reason == ("1 of 6 launches are done")
 
 

@@ -16,6 +16,7 @@ from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.hosts.slurm import (
     SlurmJob,
     parse_queue,
+    why_job_ended,
 )
 from rankbench.launch.job.claim import Owner
 from rankbench.project.start import wait_for_lost_jobs
@@ -150,21 +151,24 @@ def test_steps_of_others_stay(program):
     ("said", "why"),
     [
         ("JobState=RUNNING Reason=None", None),
-        ("JobState=COMPLETING Reason=TimeLimit", "timeout"),
-        ("JobState=TIMEOUT Reason=TimeLimit", "timeout"),
-        ("JobState=COMPLETING Reason=NodeDown", "host"),
-        ("JobState=NODE_FAIL Reason=NodeDown", "host"),
-        ("JobState=COMPLETING Reason=None", "cancelled"),
-        ("JobState=CANCELLED Reason=None", "cancelled"),
-        ("JobState=FAILED Reason=NonZeroExitCode", "over"),
-        ("JobState=COMPLETED Reason=None", "over"),
+        ("JobState=COMPLETING Reason=TimeLimit", "site: time limit"),
+        ("JobState=TIMEOUT Reason=TimeLimit", "site: time limit"),
+        ("JobState=COMPLETING Reason=NodeDown", "site: a host"),
+        ("JobState=NODE_FAIL Reason=NodeDown", "site: a host"),
+        ("JobState=COMPLETING Reason=None", "user: its Slurm job was cancelled"),
+        ("JobState=CANCELLED Reason=None", "user: its Slurm job was cancelled"),
+        ("JobState=FAILED Reason=NonZeroExitCode", "owner: its Slurm job ended"),
+        ("JobState=COMPLETED Reason=None", "owner: its Slurm job ended"),
         ("JobState=RUNNING Reason=None PreemptTime=None", None),
-        ("JobState=RUNNING Reason=None PreemptTime=2026-11-27T10:00:00", "cancelled"),
+        ("JobState=PREEMPTED Reason=None", "site: its Slurm job was preempted"),
+        ("JobState=PENDING Reason=JobLaunchFailure", "site: its Slurm job did not"),
+        ("JobState=RUNNING Reason=None PreemptTime=2026-11-27", "site: its Slurm job"),
     ],
 )
 def test_why_a_job_ends(program, said, why):
     program("scontrol", f"echo JobId=7 UserId=me {said} Requeue=0")
-    assert SlurmJob("7", ()).why_ended() == why
+    end = SlurmJob("7", ()).why_ended()
+    assert end is None if why is None else f"{end.cause}: {end.what}".startswith(why)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +186,16 @@ def test_a_host_that_does_not_answer(program, state, lost):
     assert "--nodes=node1,node2" in calls.read_text()
 
 
-def test_nobody_tells_why_a_job_ends(program):
+def test_what_is_known_of_a_job_that_has_ended(program):
     program("scontrol", "exit 1")
     assert SlurmJob("7", ()).why_ended() is None
+    assert why_job_ended("7") == "job 7 ended"
+    # With accounting.
+    program("sacct", "echo 'CANCELLED by 1000|node2'")
+    cancelled = "job 7: its Slurm job was cancelled; Slurm says CANCELLED on node2"
+    assert why_job_ended("7") == cancelled
+    program("scontrol", "echo JobId=7 JobState=NODE_FAIL Reason=None BatchHost=node1")
+    assert why_job_ended("7").endswith("Slurm says NODE_FAIL on node1")
 
 
 ENDED = [

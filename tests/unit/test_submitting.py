@@ -13,6 +13,7 @@ import pytest
 from factories import read_plan_of
 from rankbench.environ import for_slurm, submit_from_here
 from rankbench.failures import JOB, PLAN_VARIABLE, Need, explain_failures, note_attempt
+from rankbench.launch.hosts import slurm
 from rankbench.launch.job.requests import make_request
 from rankbench.matrix.site import check_gres
 from rankbench.project.status import find_state
@@ -41,7 +42,8 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
     def report(_: Any, info: Any, msg: str) -> None:
         reported.append((info, msg))
 
-    monkeypatch.setattr(found.Executor, "_report_job_error_threadsafe", report)
+    for name in ("_report_job_error_threadsafe", "report_job_error"):
+        monkeypatch.setattr(found.Executor, name, report)
     found.reported = reported
     return found
 
@@ -97,10 +99,25 @@ def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(plugin, layout)
     assert [msg for _, msg in plugin.reported] == [message]
     measured, other = read(layout).rows
     assert measured.reason is None
-    assert "invalid partition specified: nosuch" in str(other.reason)
+    said = "its job could not be submitted: invalid partition specified: nosuch"
+    assert said in str(other.reason)
     # The site's other rules have no cells.
     site_check = SimpleNamespace(job=SimpleNamespace(wildcards=SimpleNamespace()))
     plugin.Executor._report_job_error_threadsafe(None, site_check, message)
+
+
+def test_why_slurm_ended_a_job_is_in_the_rows_of_its_cells(plugin, layout, monkeypatch):
+    """As its supervisor is gone with its host, nobody else can say it."""
+    said = "JobState=NODE_FAIL Reason=NodeDown BatchHost=node1"
+    monkeypatch.setattr(slurm, "try_slurm", lambda *_: said)
+    submit_well(layout)
+    info = SimpleNamespace(
+        job=SimpleNamespace(wildcards=SimpleNamespace(job="1x2")), external_jobid="7"
+    )
+    plugin.Executor.report_job_error(None, info, msg="failed")
+    reason = str(read(layout).rows[1].reason)
+    assert reason.startswith("job 7: a host of the job failed; Slurm says NODE_FAIL")
+    assert "NodeDown on node1; log: " in reason
 
 
 def test_status_tells_why_a_job_was_refused(tmp_path, monkeypatch):
@@ -112,7 +129,7 @@ def test_status_tells_why_a_job_was_refused(tmp_path, monkeypatch):
     make_request(layout, cell.id, launches=2, cell_hash=cell.hash)
     state = find_state(plan, layout, cell)
     assert (state.status, state.launches) == ("not-run", "0/2")
-    assert state.reason.endswith(": invalid partition")
+    assert state.reason == "invalid partition"
 
 
 def test_a_cell_id_may_have_characters_that_no_image_has(layout):
@@ -122,7 +139,7 @@ def test_a_cell_id_may_have_characters_that_no_image_has(layout):
         need.file(layout),
         {"schema": 1, "kind": JOB, "name": cell, "reason": "no", "log": ""},
     )
-    assert explain_failures(layout, [need]) == "its job could not be submitted: no"
+    assert explain_failures(layout, [need]) == "no"
 
 
 @pytest.mark.parametrize(

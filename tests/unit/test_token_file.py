@@ -20,6 +20,8 @@ from rankbench.rank.purposes.setup import load_material
 
 pytestmark = pytest.mark.unit
 
+IDS = "{file: ./ids.bin, vocabulary: 300}"
+
 
 def write_ids(path: Path, ids: list[int], code: str = "H") -> Path:
     written = array.array(code, ids)
@@ -54,7 +56,7 @@ def why_not(experiment: Experiment) -> str | None:
 
 def test_a_cell_knows_the_file_by_its_digest(tmp_path):
     file = write_ids(tmp_path / "ids.bin", list(range(300)))
-    first = read(tmp_path, "{file: ./ids.bin}", context=16, batch_size=4)
+    first = read(tmp_path, IDS, context=16, batch_size=4)
     assert list(first.cells) == ["single.none.1x1.gpt.ids.context=16.batch_size=4"]
     before = cell_of(first)
     own = before.own_files["data"]
@@ -62,7 +64,7 @@ def test_a_cell_knows_the_file_by_its_digest(tmp_path):
     assert (own["dtype"], own["vocabulary"]) == ("uint16", "300")
     assert why_not(first) is None
     write_ids(file, [7, *range(1, 300)])
-    after = cell_of(read(tmp_path, "{file: ./ids.bin}", context=16, batch_size=4))
+    after = cell_of(read(tmp_path, IDS, context=16, batch_size=4))
     assert after.hash() != before.hash()
 
 
@@ -94,32 +96,38 @@ def test_the_file_is_not_read_as_a_whole(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("{file: ./gone.bin}", r"data.tokens: file: expected a file \*.bin, there is"),
-        ("{file: ./ids.txt}", r"expected a file \*.bin"),
-        ("{dtype: uint16}", "file"),
-        ("{file: ./ids.bin, dtype: int8}", "uint16"),
+        ("{file: ./gone.bin, vocabulary: 9}", r"data.tokens: file: expected .*\*.bin"),
+        ("{file: ./ids.npy, vocabulary: 9}", r"of ids.npy, `numpy.load"),
+        ("{vocabulary: 9}", "file"),
+        ("{file: ./ids.bin}", "vocabulary"),
+        # The header of another tool: an id that no tokenizer has.
+        ("{file: ./head.bin, vocabulary: 50257}", "has the id 55433: .* no header"),
+        ("{file: ./ids.bin, dtype: int8, vocabulary: 9}", "uint16"),
         ("{file: ./ids.bin, vocabulary: 299}", "vocabulary 299, but the file has the"),
-        ("{file: ./odd.bin}", "5 bytes are no whole number of uint16 ids"),
-        ("{file: ./ids.bin, dtype: uint32, words: 1}", "words"),
-        ("{file: ./short.bin}", "2 ids are too few"),
+        (
+            "{file: ./odd.bin, vocabulary: 9}",
+            "5 bytes are no whole number of uint16 ids",
+        ),
+        ("{file: ./ids.bin, dtype: uint32, vocabulary: 9, words: 1}", "words"),
+        ("{file: ./short.bin, vocabulary: 9}", "2 ids are too few"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path, options, says):
     write_ids(tmp_path / "ids.bin", list(range(300)))
     write_ids(tmp_path / "short.bin", [1, 2])
     (tmp_path / "odd.bin").write_bytes(b"12345")
-    (tmp_path / "ids.txt").write_text("1 2 3")
+    write_ids(tmp_path / "head.bin", [55433, 1, 2, 3])
     with pytest.raises(ValueError, match=says):
         read(tmp_path, options)
 
 
 def test_a_context_longer_than_the_file_is_refused_with_the_numbers(tmp_path):
     write_ids(tmp_path / "ids.bin", list(range(300)))
-    assert why_not(read(tmp_path, "{file: ./ids.bin}", context=150)) == (
+    assert why_not(read(tmp_path, IDS, context=150)) == (
         "ids has sequences of 149 tokens or less, not 150"
     )
     # 18 sequences of 16 tokens, one of which is held out.
-    assert why_not(read(tmp_path, "{file: ./ids.bin}", context=16, batch_size=18)) == (
+    assert why_not(read(tmp_path, IDS, context=16, batch_size=18)) == (
         "one step takes 18 samples, ids has 17 to train on"
     )
 

@@ -21,6 +21,7 @@ from rankbench.invocation import (
 )
 from rankbench.plan import PLAN_VERSION, parse_plan, read_plan
 from rankbench.record import RECORD_VERSION, Layout
+from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
 # Results need neither the matrix nor launchers, which a project imports.
@@ -75,13 +76,14 @@ def find_profile(arguments: argparse.Namespace) -> Path:
     Raises:
         ValueError: it has no site.yaml; the message names folders that do.
     """
-    default = os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE)
-    arguments.site = arguments.site or default
+    named = os.environ.get("SNAKEMAKE_PROFILE")
+    source = "" if arguments.site or not named else ", which SNAKEMAKE_PROFILE names,"
+    arguments.site = arguments.site or named or DEFAULT_PROFILE
     site = Path(arguments.site)
     if not (site / "site.yaml").exists():
         there = sorted(str(path.parent) for path in Path().glob("*/site.yaml"))
         raise ValueError(
-            f"{site} is not a profile: it has no site.yaml (profiles here: "
+            f"{site}{source} is not a profile: it has no site.yaml (profiles here: "
             f"{', '.join(there) or 'none; `rankbench init` writes two'})"
         )
     return site
@@ -239,8 +241,12 @@ def open_cells(
 
     arguments.damaged = {}
     if not names_results(arguments):
-        run = plan_run(arguments)
-        yield run, find_jobs(run.plan, run.layout, Path())
+        run, jobs = plan_run(arguments), {}
+        try:
+            jobs = find_jobs(run.plan, run.layout, Path())
+        except ValueError as error:
+            say(f"which jobs wait or run is not known: {error}", aside=True)
+        yield run, jobs
         return
     from rankbench.results.read.records import read_checked
 

@@ -157,7 +157,7 @@ def _describe_queue(run: Run) -> str:
         jobs = find_jobs(run.plan, run.layout, Path()).values()
         states = {job.id: "run" if job.hosts else f"wait ({job.why})" for job in jobs}
         counts = sorted(Counter(states.values()).items())
-        return ", ".join(f"{count} jobs {state}" for state, count in counts)
+        return ", ".join(f"jobs that {state}: {count}" for state, count in counts)
     return ""
 
 

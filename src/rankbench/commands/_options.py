@@ -215,7 +215,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     ),
     "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
-    "--by": _row("compare each run with the one before", "date", choices=("date",)),
+    "--by": _row(
+        "date: compare each run with the one before; host: the hosts of one run",
+        "date|host",
+        choices=("date", "host"),
+    ),
     "--models": _switch("compare models, of files or of launches"),
     "--save-baseline": _row("save the launches of the last side", "FILE", type=Path),
     "--tolerance": _row("largest difference of elements to ignore", default=0.0),

@@ -17,7 +17,7 @@ from rankbench.commands._options import (
     print_json,
     print_result,
 )
-from rankbench.record import write_atomically
+from rankbench.record import Layout, write_atomically
 from rankbench.results.elements.text import shorten
 from rankbench.say import say
 
@@ -37,6 +37,7 @@ AT_LEAST = 0.95
         "compare results/quickstart --save-baseline baseline.json",
         "compare published.csv results/quickstart --at-least 0.9 --json",
         "compare nightly/*.json --by date --at-least 0.9",
+        "compare results/each --by host --at-least 0.97",
         "compare records/CELL/1/1 --models --tolerance 1e-6",
     ),
     exits="0 none is worse, 1 a cell is worse, has lost its number or misses the share "
@@ -47,13 +48,16 @@ def compare_sides(arguments: argparse.Namespace) -> int:
     """Compare runs, cell by cell, with the first one. Only launches that took turns
     say which is better: give one result folder and --between, which compares its
     cells with two values of a key. --at-least judges a machine against a baseline.
-    --by date compares each run with the one before. --models compares trained
-    models, tensor by tensor. docs/comparing.md explains the verdicts.
+    --by date compares each run with the one before, --by host the hosts of one run.
+    --models compares trained models, tensor by tensor. docs/comparing.md explains the
+    verdicts.
     """
     from rankbench.results import compare
 
     if arguments.models:
         return _compare_models(arguments)
+    if arguments.by == "host":
+        return _compare_hosts(arguments)
     paths, at_least = arguments.side, arguments.at_least
     if isinstance(at_least, Path):
         paths, at_least = [at_least, *paths], AT_LEAST
@@ -87,6 +91,36 @@ def compare_sides(arguments: argparse.Namespace) -> int:
         compare.write_page(arguments.page, found)
         lines.append(str(arguments.page))
     return print_comparison(arguments, found, lines)
+
+
+def _compare_hosts(arguments: argparse.Namespace) -> int:
+    """Print the hosts of a run, the fastest first; 1 if one falls below the share."""
+    from rankbench.commands._terminal import print_grid
+    from rankbench.results.elements.section import Content, spell_ends
+    from rankbench.results.numbers.hosts import compare_hosts
+    from rankbench.results.numbers.result_set import read
+    from rankbench.results.read.archive import open_results
+    from rankbench.results.sections.hosts import SECTION, describe
+
+    path, share = arguments.side[0], read_share(arguments.at_least)
+    if len(arguments.side) > 1:
+        raise ValueError("--by host: give one SIDE, whose hosts are compared")
+    with open_results(path) as root:
+        groups = compare_hosts(read(Layout(root)).measured)
+    if not groups:
+        raise ValueError(
+            f"{path}: no cell ran on several hosts: hosts: each in the experiment runs "
+            "it on every host"
+        )
+    rows = [row for speeds in groups for row in describe(speeds, share)]
+    slow = [str(row["host"]) for row in rows if row["slow"]]
+    if arguments.json:
+        print_json([{**row, **spell_ends("ratio", row["ratio"])} for row in rows])
+    else:
+        for grid in SECTION.grids(Content(rows=rows)):
+            print_grid(grid, {}, whole=True)
+        say(f"surely below {share:g} of the others: {', '.join(slow) or 'none'}")
+    return FINDING if slow else OK
 
 
 def print_comparison(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rankbench.cell import LONGEST_ID, Cell, safe_name, spell_value
+from rankbench.cell import LONGEST_ID, OF_QUEUE, Cell, safe_name, spell_value
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
 from rankbench.matrix.own import OwnFiles, name_library
@@ -231,7 +231,7 @@ def _check_name(key: str, name: str, catalog: Catalog) -> None:
 # Keys that matter to a script without being arguments of it: they say where it runs.
 OF_PLACE = {
     *("backend", "topology", "launcher", "init_method", "gpudirect", "env", "image"),
-    *("partition", "device", "cores_per_device", "oversubscribe"),
+    *(*OF_QUEUE, "device", "cores_per_device", "oversubscribe"),
 }
 
 

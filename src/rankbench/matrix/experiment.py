@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import TOPOLOGY, Cell, safe_name
+from rankbench.cell import LONGEST_ID, TOPOLOGY, Cell, safe_name
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
 from rankbench.matrix.own import OwnFiles, adopt
@@ -31,6 +31,8 @@ from rankbench.schema import (
 )
 
 DEFAULT_EPOCHS = 1
+# The value of `hosts` with which every cell runs on every host by itself.
+EACH = "each"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def load_experiment(
     cuda: bool,
     preferred: str | None = None,
     override: str | None = None,
+    list_hosts: Callable[[], Sequence[str]] = tuple,
 ) -> Experiment:
     """Read, check and expand an experiment file.
 
@@ -76,6 +79,7 @@ def load_experiment(
         cuda: whether `device: auto` means cuda on this site.
         preferred: what `launcher: auto` means on this site, where it is possible.
         override: the name of one of the file's overrides, or None.
+        list_hosts: gives the hosts of the site, for ``hosts: each``.
 
     Raises:
         ValueError: the file has mistakes; the message has a line for each.
@@ -121,6 +125,8 @@ def load_experiment(
                     twin = ids.setdefault(cell.hash(), cell_id)
                     if twin != cell_id:
                         raise ValueError(f"{twin} and {cell_id} are the same cell here")
+        if values["hosts"] == EACH:
+            cells = _pin(cells, list_hosts())
         cells = _exclude(cells, values["exclude"])
         study = make_study(values["source"], rows, cells)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -166,6 +172,20 @@ def _read_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
         "steps": steps,
         "warmup": values["warmup"],
         "evaluate": epochs is not None or needed if evaluate == "auto" else evaluate,
+    }
+
+
+def _pin(cells: Mapping[str, Cell], hosts: Sequence[str]) -> dict[str, Cell]:
+    """Each cell on each of the hosts."""
+    if not hosts:
+        raise ValueError("hosts: each: this site lists no hosts: it needs Slurm")
+    for name, cell in cells.items():
+        if cell.size.nodes > 1:
+            raise ValueError(f"hosts: each: {name} has several hosts: choose topology")
+    return {
+        safe_name(f"{name}.hosts={host}", LONGEST_ID): replace(cell, hosts=host)
+        for name, cell in cells.items()
+        for host in hosts
     }
 
 

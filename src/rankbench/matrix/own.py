@@ -66,7 +66,7 @@ _OF_TOKENS = "tokens: {file: ./ids.bin, dtype: uint16, vocabulary: 50257}"
 _TOKENS_SCHEMA = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["file"],
+    "required": ["file", "vocabulary"],
     "properties": {
         "file": {"type": "string"},
         "dtype": {"enum": list(TYPES)},
@@ -240,7 +240,7 @@ def _absolute(folder: Path, given: str) -> Path:
 
 
 def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
-    """The name of a file of token ids: ``{tokens: {file: ./ids.bin}}``."""
+    """The name of a file of token ids, which is given as `_OF_TOKENS`."""
     place = "data.tokens"
     if given != TOKENS or not isinstance(options, Mapping):
         raise ValueError(f"data: only {TOKENS} takes options: {{{_OF_TOKENS}}}")
@@ -249,13 +249,14 @@ def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
     path = (folder / file).absolute()
     if not file.endswith(SUFFIX) or not path.is_file():
         raise ValueError(
-            f"{place}: file: expected a file *{SUFFIX}, there is no {path}"
+            f"{place}: file: expected a file *{SUFFIX} of ids without a header (of "
+            f"ids.npy, `numpy.load(...).tofile('ids.bin')`), there is no {path}"
         )
     name = _name_of(file.removesuffix(SUFFIX))
     before = own.files.get(("data", name))
     if before is not None and before.path != path:
         raise ValueError(f"data: {file} and {before.path} are both called {name}")
-    facts = describe_tokens(path, dtype, options.get("vocabulary"))
+    facts = describe_tokens(path, dtype, options["vocabulary"])
     more = {"dtype": dtype, "vocabulary": str(facts["vocabulary"])}
     if before is not None and before.more != more:
         raise ValueError(f"{place}: {file} is listed twice, with other options")

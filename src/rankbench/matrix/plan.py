@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rankbench.cell import OF_PLACE, REFERENCE, Cell
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
-from rankbench.matrix.experiment import Experiment
+from rankbench.matrix.experiment import EACH, Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of, peak_of_step
 from rankbench.matrix.site import Site, use_hosts
 from rankbench.plan import Plan, PlannedCell, PredictedCell
@@ -49,8 +50,9 @@ def make_plan(
     """
     values = experiment.values
     with in_file(experiment.source, override=experiment.override):
-        site = use_hosts(site, values["hosts"])
-        _check_sharing(values, site, {c.partition for c in experiment.cells.values()})
+        wanted = values["hosts"]
+        site = use_hosts(site, None if wanted == EACH else wanted)
+        _check_sharing(values, site, experiment.cells.values())
     own = experiment.own.facts()
     catalog = catalog.with_own(own).with_images(values["images"])
     planned = {}
@@ -90,36 +92,37 @@ def make_plan(
 
 
 def _check_sharing(
-    values: Mapping[str, Any], site: Site, partitions: Set[str | None]
+    values: Mapping[str, Any], site: Site, cells: Iterable[Cell]
 ) -> None:
     """Check that the keys of an experiment about jobs fit each other and the site.
 
     Args:
         values: of the experiment.
         site: the machine.
-        partitions: those of the cells.
+        cells: of the experiment.
 
     Raises:
         ValueError: they do not; the message names the key and what to do.
     """
     allocation = values["allocation"]
     has_queue = SCHEDULERS[site.scheduler].has_queue
-    named = sorted(filter(None, partitions))
-    if named and not has_queue:
-        raise ValueError(
-            f"partition: {', '.join(named)}: this site has no Slurm (scheduler: "
-            f"{site.scheduler}): remove the key"
-        )
+    queues = {tuple(cell.queue.items()) for cell in cells}
+    for name, value in sorted(itertools.chain(*queues)):
+        if not has_queue:
+            raise ValueError(
+                f"{name}: {value}: this site has no Slurm (scheduler: "
+                f"{site.scheduler}): remove the key"
+            )
     if not has_queue and allocation != CELL:
         raise ValueError(
             f"allocation: {allocation} needs a cluster, and this site has no Slurm "
             f"(scheduler: {site.scheduler}): remove the key; launches of all cells "
             "take turns anyway"
         )
-    if values["budget"] is not None and len(partitions) > 1:
+    if values["budget"] is not None and len(queues) > 1:
         raise ValueError(
             "budget ends the rounds of all cells at the same time, and jobs of several "
-            "partitions do not wait for each other: remove it, or name one partition"
+            "partitions or hosts do not wait for each other: remove it, or name one"
         )
     in_rounds = values["order"] == ROUNDS
     together = in_rounds and (allocation == EXPERIMENT or not has_queue)

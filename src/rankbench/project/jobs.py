@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rankbench.cell import safe_name
 from rankbench.failures import DATA, IMAGE, Need, find_needs
 from rankbench.launch.hosts.base import Resources, hosts_of
 from rankbench.launch.hosts.slurm_resources import (
@@ -86,7 +87,8 @@ def _find_lack(run: Run, cell: PlannedCell) -> Pending | None:
         if verdict is None or verdict.status != "stale":
             ok = 0 if verdict is None else verdict.ok
             why = f"{ok} of {wanted} {UNFINISHED}"
-            return Pending(max(wanted - ok, 0), why, done=ok)
+            left = 0 if verdict and verdict.complete else max(wanted - ok, 0)
+            return Pending(left, why, done=ok)
         return Pending(run.launches(cell.id), str(verdict.reason), again=True)
     ok, enough = done.get("launches_ok", 0), done.get("enough")
     if enough is None and done.get("launches", 0) < wanted:
@@ -156,7 +158,8 @@ def group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
         return cell.id
     name = cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
     # Before it: `experiment.2` is the second part of a job that is split.
-    return f"{cell.cell.partition}.{name}" if cell.cell.partition else name
+    asked = (safe_name(value) for value in cell.cell.queue.values())
+    return ".".join((*asked, name))
 
 
 def _is_array(cell: PlannedCell) -> bool:
@@ -167,8 +170,14 @@ def _is_array(cell: PlannedCell) -> bool:
     return is_array(find_launcher(cell.cell.launcher))
 
 
+def _lacking(run: Run, cell: str) -> int:
+    """Return how many launches a cell of a job lacks, one at least."""
+    lack = (run.pending or {}).get(cell) or _find_lack(run, run.plan.cells[cell])
+    return max(1, lack.launches if lack else 0)
+
+
 def _most_launches(run: Run, cells: Sequence[str]) -> int:
-    return max(map(run.launches, cells))
+    return max(_lacking(run, cell) for cell in cells)
 
 
 def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
@@ -197,9 +206,12 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
 def _seconds(run: Run, cells: Sequence[str]) -> Callable[[int], float]:
     """Return the seconds that a job may take, as a function of its rounds."""
     # Files of the cells are read once.
-    facts = [(count_beside(run, cell), mean_seconds(run, cell)) for cell in cells]
+    facts = [
+        (_lacking(run, cell), count_beside(run, cell), mean_seconds(run, cell))
+        for cell in cells
+    ]
     return lambda rounds: job_seconds(
-        [(rounds + beside, mean) for beside, mean in facts],
+        [(min(rounds, lacks) + beside, mean) for lacks, beside, mean in facts],
         time_limit=run.plan.experiment["time_limit"],
     )
 
@@ -423,8 +435,9 @@ def rule_resources(run: Run) -> dict[str, Any]:
     found: dict[str, Any] = dict(check_resources(run.plan.site))
     if scheduler_of(run.plan.site).has_queue:
         names = list(OF_A_JOB)
-        if any(cell.cell.partition for cell in run.feasible):
-            names.append("slurm_partition")
+        asked = {name for cell in run.feasible for name in cell.cell.queue}
+        names += {"slurm_partition"} if "partition" in asked else ()
+        names += {"qos"} & asked
         # None omits the resource.
         for name in names:
             found[name] = lambda wildcards, name=name: resources_of(

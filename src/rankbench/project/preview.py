@@ -72,7 +72,8 @@ class Preview:
         pending = [c for c in self.chosen if c.id in self.pending]
         done = [c.id for c in self.chosen if not (c.infeasible or c.id in self.pending)]
         text = [
-            f"{len(self.chosen)} cells: {len(pending)} to measure, "
+            f"{len(self.chosen)} cell{'s' * (len(self.chosen) != 1)}: "
+            f"{len(pending)} to measure, "
             f"{len(done)} measured, {len(infeasible)} that cannot run here"
         ]
         if pending:

@@ -74,10 +74,14 @@ class Lock:
 
         Raises:
             ValueError: another run holds the lock, and the message names its process;
-                or the file system has no locks.
+                or the file system has no locks, or the folder is another user's.
         """
-        self._layout.work.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._layout.work.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            why = explain_folder(error, self._layout.lock, "results_dir")
+            raise ValueError(why) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -245,6 +249,7 @@ def open_run(
         cuda=site.device == "cuda",
         preferred=SCHEDULERS[site.scheduler].launcher,
         override=None if override is None else str(override),
+        list_hosts=lambda: hosts_of(site.to_dict()).list_hosts(site.to_dict()),
     )
     _check_partitions(site, experiment)
     named |= experiment.values["images"]

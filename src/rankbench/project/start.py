@@ -54,6 +54,11 @@ def begin(run: Run, *, measures: bool = True) -> None:
             scheduler has; Slurm does not answer; or a file of the user's own was
             changed since the plan was made.
     """
+    if os.pathsep in str(run.layout.root.absolute()):
+        raise ValueError(
+            f"{run.layout.root.absolute()}: ranks cannot find code in a folder with "
+            f"{os.pathsep!r} in its name: rename it"
+        )
     run.lock.take()
     # Another run may have measured some of it since the preview.
     run.forget()

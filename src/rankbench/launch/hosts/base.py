@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from rankbench.environ import job_id
@@ -91,7 +92,7 @@ class Asked(NamedTuple):
         gpus: of each host.
         seconds: how long it may take.
         cores: of each host; None for all.
-        partition: None for that of the site.
+        queue: what the cell asks for in place of the site: see `Cell.queue`.
     """
 
     nodes: int
@@ -99,7 +100,7 @@ class Asked(NamedTuple):
     gpus: int
     seconds: float
     cores: int | None = None
-    partition: str | None = None
+    queue: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,23 @@ class CellJob:
             return f"job {self.id} {self.state.lower()} on {self.hosts}"
         what = "queued" if self.state == "PENDING" else self.state.lower()
         return f"job {self.id} {what} ({self.why})"
+
+
+TIME_LIMIT = "time limit of the Slurm job reached"
+
+
+class JobEnd(NamedTuple):
+    """The end of a job that its own commands did not cause.
+
+    Attributes:
+        what: happened, such as ``its Slurm job was preempted``.
+        cause: whose fault it is: see `rankbench.record.CAUSES`.
+        words: of the scheduler, with the host.
+    """
+
+    what: str
+    cause: str
+    words: str = ""
 
 
 class Hosts(ABC):
@@ -257,6 +275,15 @@ class Hosts(ABC):
         return {"mem_mb": 0}
 
     @classmethod
+    def list_hosts(cls, site: Mapping[str, Any]) -> Sequence[str]:
+        """Return the hosts to which a job can be pinned; none if jobs cannot.
+
+        Raises:
+            ValueError: the scheduler does not answer.
+        """
+        return ()
+
+    @classmethod
     def limits(cls) -> dict[str | None, float]:
         """Return the longest time limit of each partition's jobs, in minutes.
 
@@ -285,14 +312,8 @@ class Hosts(ABC):
         """
         return []
 
-    def why_ended(self) -> str | None:
-        """Return why the hosts are taken away.
-
-        It is ``timeout``, ``host``, ``cancelled``, or ``over``: the job ended before.
-
-        Returns:
-            None if they are not.
-        """
+    def why_ended(self) -> JobEnd | None:
+        """Return why the hosts are taken away; None if they are not."""
         return None
 
     def find_lost(self) -> str | None:

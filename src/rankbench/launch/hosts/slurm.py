@@ -14,9 +14,11 @@ from typing import Any, Self
 
 from rankbench.environ import for_slurm, for_srun, host_name, read_job
 from rankbench.launch.hosts.base import (
+    TIME_LIMIT,
     Asked,
     CellJob,
     Hosts,
+    JobEnd,
     Resources,
     Step,
     choose_port,
@@ -126,23 +128,8 @@ class SlurmJob(Hosts):
                 cancelled = True
             time.sleep(0.2)
 
-    def why_ended(self) -> str | None:
-        # As long as a process of the job exists, the state is COMPLETING and not yet,
-        # for example, CANCELLED. So the reason says more than the state.
-        said = try_slurm("scontrol", "show", "job", "--oneliner", self.id) or ""
-        words = dict(re.findall(r"\b(JobState|Reason|PreemptTime)=(\w+)", said))
-        state, reason = words.get("JobState"), words.get("Reason")
-        # During the grace time of a preemption, a job is still RUNNING.
-        if words.get("PreemptTime", "None") not in ("None", "Unknown"):
-            return "cancelled"
-        if state == "TIMEOUT" or reason == "TimeLimit":
-            return "timeout"
-        if state == "NODE_FAIL" or reason == "NodeDown":
-            return "host"
-        if state in ("COMPLETING", "CANCELLED", "PREEMPTED"):
-            return "cancelled"
-        # The script of the job has ended, and with it Slurm ended all steps.
-        return "over" if state in ("COMPLETED", "FAILED") else None
+    def why_ended(self) -> JobEnd | None:
+        return parse_end(try_slurm("scontrol", "show", "job", "--oneliner", self.id))
 
     def find_lost(self) -> str | None:
         # A star marks a host that does not answer, and is not yet down.
@@ -165,6 +152,13 @@ class SlurmJob(Hosts):
         from rankbench.launch.hosts.slurm_resources import ask_slurm_for
 
         return ask_slurm_for(site, asked)
+
+    @classmethod
+    def list_hosts(cls, site: Mapping[str, Any]) -> Sequence[str]:
+        wanted = [f"--partition={site['partition']}"] if site["partition"] else []
+        up = "--states=idle,allocated,mixed,completing,reserved,planned"
+        said = ask_slurm("sinfo", "--noheader", "--Node", "--format=%N", up, *wanted)
+        return list(dict.fromkeys(said.split()))
 
     @classmethod
     def limits(cls) -> dict[str | None, float]:
@@ -221,6 +215,54 @@ def ask_slurm(*command: str, timeout: float | None = None) -> str:
         said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         raise ValueError(f"{name} fails: {said[-1]}")
     return done.stdout
+
+
+# State or reason of a job -> what happened to it, and whose fault that is.
+_ENDS = {
+    "TIMEOUT|TimeLimit|DEADLINE": (TIME_LIMIT, "site"),
+    "NODE_FAIL|NodeDown|BOOT_FAIL": ("a host of the job failed", "site"),
+    "JobLaunchFailure|LAUNCH_FAILED": ("its Slurm job did not start there", "site"),
+    "PREEMPTED": ("its Slurm job was preempted", "site"),
+    # As long as a process of a cancelled job exists, its state is COMPLETING.
+    "CANCELLED|COMPLETING": ("its Slurm job was cancelled", "user"),
+    # The script of the job has ended, and with it Slurm ended all steps.
+    "COMPLETED|FAILED": ("its Slurm job ended before the launch", "owner"),
+}
+
+
+def parse_end(said: str | None) -> JobEnd | None:
+    """Why a job ended, by ``scontrol --oneliner show job``; None if it has not."""
+    words = dict(
+        re.findall(
+            r"\b(JobState|Reason|PreemptTime|\w*Host|NodeList)=(\S+)", said or ""
+        )
+    )
+    state, reason = words.get("JobState", ""), words.get("Reason", "None")
+    # During the grace time of a preemption, a job is still RUNNING.
+    if words.get("PreemptTime", "None") not in ("None", "Unknown"):
+        state = "PREEMPTED"
+    host = words.get("BatchHost") or words.get("NodeList", "")
+    spoken = [
+        state,
+        *([reason] if reason != "None" else []),
+        *([f"on {host}"] if host else []),
+    ]
+    # The reason says more than the state.
+    for pattern, (what, cause) in _ENDS.items():
+        if {state, reason} & set(pattern.split("|")):
+            return JobEnd(what, cause, f"Slurm says {' '.join(spoken)}")
+    return None
+
+
+def why_job_ended(job: str) -> str:
+    """What Slurm says about a job that has ended, in words; asked once."""
+    said = try_slurm("scontrol", "show", "job", "--oneliner", job)
+    if said is None:  # It has forgotten the job: is there accounting?
+        kept = try_slurm("sacct", "-nXPj", job, "--format=State,NodeList") or ""
+        state, _, hosts = kept.strip().partition("|")
+        said = f"JobState={state.split()[0]} NodeList={hosts}" if state else None
+    end = parse_end(said)
+    return f"job {job}: {end.what}; {end.words}" if end else f"job {job} ended"
 
 
 def parse_lines(said: str, first: str) -> list[dict[str, str]]:

@@ -26,8 +26,8 @@ def job_resources(
     """The resources of a job, by the names of Snakemake and its Slurm plugin.
 
     Args:
-        cells: one or more feasible cells of one partition that it measures one after
-            the other, and their processes.
+        cells: one or more feasible cells of one queue that it measures one after the
+            other, and their processes.
         site: the site of the plan.
         seconds: how long it may take (`job_seconds`).
 
@@ -39,8 +39,7 @@ def job_resources(
     nodes = max(shape.nodes for _, shape in cells)
     gpus = max(_gpus(cell, site) for cell, _ in cells)
     cores = max(_cores(cell, site) for cell, _ in cells)
-    partition = cells[0][0].partition
-    asked = Asked(nodes, tasks, gpus, seconds, cores, partition)
+    asked = Asked(nodes, tasks, gpus, seconds, cores, cells[0][0].queue)
     return hosts_of(site).resources(site, asked)
 
 
@@ -54,7 +53,7 @@ def ask_slurm_for(site: Mapping[str, Any], wanted: Asked) -> Resources:
     """What `SlurmJob.resources` returns."""
     tasks = wanted.nodes * wanted.tasks_per_node
     per_node = f"--ntasks-per-node={wanted.tasks_per_node}"
-    options = [per_node, *_options(site, wanted.gpus)]
+    options = [per_node, *_options(site, wanted)]
     asked: dict[str, int | str | None] = {
         "nodes": wanted.nodes,
         "tasks": tasks,
@@ -68,9 +67,9 @@ def ask_slurm_for(site: Mapping[str, Any], wanted: Asked) -> Resources:
         # the supervisor can start steps itself. With one task the plugin refuses a
         # value.
         "mpi": "srun" if tasks > 1 else "",
-        "slurm_partition": wanted.partition or site["partition"],
+        "slurm_partition": wanted.queue.get("partition", site["partition"]),
         "slurm_account": site["account"],
-        "qos": site["qos"],
+        "qos": wanted.queue.get("qos", site["qos"]),
         # Not `slurm_extra` and `gres`: the plugin refuses options and types of GPUs
         # there that Slurm knows. `snakemake_fixes` passes this on.
         "sbatch": shlex.join(options),
@@ -78,13 +77,18 @@ def ask_slurm_for(site: Mapping[str, Any], wanted: Asked) -> Resources:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _options(site: Mapping[str, Any], gpus: int) -> list[str]:
-    """The options of sbatch that every job of a site has.
+# Name of what a cell asks for -> option of sbatch, where that has another one.
+_OPTIONS = {"hosts": "nodelist"}
+
+
+def _options(site: Mapping[str, Any], wanted: Asked) -> list[str]:
+    """The options of sbatch of a job.
 
     Args:
         site: the site of the plan.
-        gpus: number of GPUs of each host.
+        wanted: by it.
     """
+    gpus = wanted.gpus
     options = ["--exclusive"] if site["exclusive"] else []
     if gpus and site["gpus_per_node"]:
         kind = site["gres"].partition(":")[2]
@@ -93,6 +97,10 @@ def _options(site: Mapping[str, Any], gpus: int) -> list[str]:
         options.append(f"--gres={site['gres']}:{gpus}")
     for name, value in site["sbatch"].items():
         options.append(f"--{name}" if value is True else f"--{name}={value}")
+    # Of an option that is there twice, the later one counts.
+    for name, own in wanted.queue.items():
+        if name not in ("partition", "qos"):
+            options.append(f"--{_OPTIONS.get(name, name)}={own}")
     return options
 
 
@@ -104,7 +112,7 @@ def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
     limit = start_within + experiment["time_limit"]
     seconds = job_seconds([(1, None)], time_limit=limit)
     gpus, cores = _gpus(cell, site), _cores(cell, site)
-    wanted = Asked(1, 1, gpus, seconds, cores, cell.partition)
+    wanted = Asked(1, 1, gpus, seconds, cores, cell.queue)
     asked = ask_slurm_for(site, wanted)
     values = {
         "--nodes": 1,
@@ -119,7 +127,7 @@ def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
         "--comment": comment_of(plan.name, planned.id),
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
-    options += ["--no-requeue", *_options(site, gpus)]
+    options += ["--no-requeue", *_options(site, wanted)]
     return JobArray(planned.shape.nodes, start_within, tuple(options))
 
 

@@ -126,7 +126,7 @@ class Attempt:
             # Nothing starts, so it does not matter on which hosts. Only this one may
             # have the fault: other hosts of the site may have the image.
             spec = self.spec(self.measured, number, directory, ThisMachine())
-            close_launch(spec, Outcome("crashed", str(error), "site"), started)
+            close_launch(spec, Outcome("cancelled", str(error), "site"), started)
             return str(error)
         return None
 

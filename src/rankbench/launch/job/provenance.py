@@ -85,23 +85,23 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
     copy = place / hash_files(files)[:16]
     if not copy.exists():
         place.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".copy-", dir=place))
-        beside.chmod(0o755)
         twin = next(
             place.parents[2].glob(f"*/{place.parent.name}/{place.name}/{copy.name}"),
             None,
         )
-        for place_in_copy, path in files.items():
-            destination = beside / place_in_copy
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):
-                if twin and filecmp.cmp(twin / place_in_copy, path, shallow=False):
-                    os.link(twin / place_in_copy, destination)
-            if not destination.exists():
-                shutil.copy2(path, destination)
-        for name in OF_JOBS:
-            (beside / LINKS / name).symlink_to(Path("../../..", name))
-        beside.rename(copy)
+        with tempfile.TemporaryDirectory(prefix=".copy-", dir=place) as folder:
+            beside = Path(folder) / copy.name
+            for place_in_copy, path in files.items():
+                destination = beside / place_in_copy
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(OSError):
+                    if twin and filecmp.cmp(twin / place_in_copy, path, shallow=False):
+                        os.link(twin / place_in_copy, destination)
+                if not destination.exists():
+                    shutil.copy2(path, destination)
+            for name in OF_JOBS:
+                (beside / LINKS / name).symlink_to(Path("../../..", name))
+            beside.rename(copy)
     # The same code may have been committed meanwhile.
     write_json(copy / DESCRIPTION, describe_code(package))
     return copy

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
@@ -19,10 +20,12 @@ from rankbench.launch.job.claim import claim_next, open_claims
 from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.launch.process.supervise import run_launch
 from rankbench.record import (
-    CURED_BY_NEXT_RUN,
+    CURED_BY_RETRY,
+    MAX_RETRIES,
     Record,
     Verdict,
     describe_launch,
+    explain_loss,
     minutes,
     repeated,
     round_of,
@@ -65,6 +68,8 @@ class Rounds:
         self._say, self._budget, self._others = say, budget, others or {}
         # Of each launch of this process.
         self._seconds: list[float] = []
+        # Id of a cell -> launches that were lost to a port or a host.
+        self._retries = Counter[str]()
         self._in_turn = True
         self.enough: dict[str, int] = {}
         self.verdicts: dict[str, Verdict] = {}
@@ -104,10 +109,11 @@ class Rounds:
             Interrupted: a signal came; the next run goes on from here.
         """
         self._choose, self._stop, self._devices = choose, stop, devices
-        for attempt in self.attempts.values():
+        for attempt in list(self.attempts.values()):
             if attempt.has_gate:
                 self._launch_once(attempt.gate)
-            self._settle(attempt.measured)
+            if attempt.id in self.attempts:
+                self._settle(attempt.measured)
         waiting = self._find_waiting()
         records = [r for attempt in waiting for r in attempt.measured.records]
         rounds = [place for record in records if (place := round_of(record))]
@@ -124,7 +130,7 @@ class Rounds:
             done += self._run_round(waiting, seed, max(1, number))
             number = max(1, number) + 1
             waiting = self._find_waiting()
-        for attempt in self.attempts.values():
+        for attempt in list(self.attempts.values()):
             if self._wants_profile(attempt):
                 self._launch_once(attempt.profile)
 
@@ -164,14 +170,15 @@ class Rounds:
                 self._launch(
                     attempt.measured, number - 1, turn if self._in_turn else None
                 )
-                if self._in_turn and not _took_part(attempt, seed, number):
+                is_left = name in self.attempts and self._in_turn
+                if is_left and not _took_part(attempt, seed, number):
                     queue.append(name)
         return bool(left)
 
     def _launch_once(self, series: LaunchSeries) -> None:
         """Launch a gate or a profile until there is one that counts."""
         self._settle(series)
-        while not series.is_complete():
+        while not series.is_complete() and series.attempt.id in self.attempts:
             self._launch(series, 0)
 
     def _settle(self, series: LaunchSeries) -> None:
@@ -199,8 +206,14 @@ class Rounds:
         self._seconds.append(time.monotonic() - begun)
         self._judge(attempt)
         self._say(attempt.id, self._describe(record))
-        if record["cause"] in CURED_BY_NEXT_RUN:
-            ended = Interrupted(record["reason"])
+        if (cause := record["cause"]) in CURED_BY_RETRY:
+            self._retries[attempt.id] += 1
+            if self._retries[attempt.id] > MAX_RETRIES:
+                # Other cells may have other images, ports and hosts.
+                self._say(attempt.id, f"{attempt.id}  is left to the next run")
+                del self.attempts[attempt.id], self.verdicts[attempt.id]
+        elif cause is not None:
+            ended = Interrupted(explain_loss(record))
             ended.add_note(attempt.id)
             raise ended
 

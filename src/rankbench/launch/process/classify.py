@@ -10,9 +10,10 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rankbench.cell import REFERENCE, Cell
+from rankbench.launch.hosts.base import TIME_LIMIT, JobEnd
 from rankbench.launch.process.evidence import (
     SILENT,
     describe_stands,
@@ -23,53 +24,76 @@ from rankbench.launch.process.evidence import (
     shorten,
 )
 
-_PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-_HOST = re.compile(
-    r"no route to host|host is unreachable|connection timed out"
-    r"|name or service not known|temporary failure in name resolution",
-    re.IGNORECASE,
+
+class Fault(NamedTuple):
+    """A fault of the site, by the words in which a launcher or a rank reports it.
+
+    Attributes:
+        words: a pattern; its groups fill in `reason`.
+        reason: of the launch; or what is added to it, such as a remedy.
+        cause: see `rankbench.record.CAUSES`.
+    """
+
+    words: str
+    reason: str
+    cause: str = "site"
+
+
+# What srun, hosts by ssh and the supervisor print decides, whatever ranks report.
+_OF_HOSTS = (
+    Fault(
+        r"^(?:srun: error: (?:Node failure on|Task launch for \S+ failed on node)"
+        r"|lost the host) ([\w.-]*\w)",
+        "the host {} failed; {progress}",
+    ),
+    Fault(r"CANCELLED AT \S+ DUE TO TIME LIMIT", f"{TIME_LIMIT}; {{progress}}"),
+    Fault(r"^(the host \S+ refuses: .*)$", "{}"),
+    Fault(
+        r"slurmstepd-(\S+): error: execve\(\): (\S+): (No such file|Permission denied)",
+        "the host {} cannot run {}: {}: its hosts must all see it",
+    ),
+    Fault(r"^(not started within .*)$", "job array {}"),
 )
+# Limits of a host or an account, names and ports: what is added to the reason.
+_OF_LIMITS = (
+    Fault(
+        "no space left on device|disk quota exceeded",
+        ": space, inodes or quota are used up there: see `df -h`, `df -i`, `quota`",
+    ),
+    Fault(
+        "resource temporarily unavailable|can't start new thread",
+        ": too many processes for this user: raise the limit (`ulimit -u`)",
+    ),
+    Fault(
+        "srun: error: .*(?:expired or invalid job|socket timed out|zero bytes were"
+        "|unable to (?:confirm allocation|contact slurm controller))",
+        ": Slurm's controller did not answer: see `scontrol ping`",
+    ),
+    Fault("EADDRINUSE|address already in use", "", "port"),
+    Fault(
+        "no route to host|host is unreachable|connection timed out"
+        "|name or service not known|temporary failure in name resolution",
+        "",
+        "host",
+    ),
+)
+
 # Messages of ranks whose peer is gone: a consequence, not the cause.
 _PEER = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
     r"|read error|write error|remote process exited|connection refused|unexpected eof",
     re.IGNORECASE,
 )
-
-# Limits of a host or of this user's account, which say nothing about the cell.
-_LIMITS = {
-    re.compile("no space left on device|disk quota exceeded", re.IGNORECASE): (
-        "free space, inodes or quota are used up there: see `df -h`, `df -i`, `quota`"
-    ),
-    re.compile(
-        "resource temporarily unavailable|can't start new thread", re.IGNORECASE
-    ): "too many processes for this user: raise the limit (`ulimit -u`)",
-}
-
 # The address that a host has given to the others, although it leads to themselves.
 _LOOPBACK = re.compile(r"\b127\.\d+\.\d+\.\d+\b")
-
-# Messages of srun, launch/hosts/ssh_step.py and launch/process/supervise.py.
-_LOST_HOST = re.compile(
-    r"^(?:srun: error: (?:Node failure on|Task launch for \S+ failed on node)"
-    r"|lost the host) ([\w.-]*\w)",
-    re.MULTILINE,
-)
 # What srun says first of a launcher that runs once on each host; it then ends others.
 _SRUN = re.compile(r"^srun: error: (.*)$", re.MULTILINE)
 _KILLED_THERE = re.compile(r"(\S+): tasks? \S+ Killed")
-_REFUSED = re.compile(r"^(the host \S+ refuses: .*)$", re.MULTILINE)
-_NOT_THERE = re.compile(
-    r"slurmstepd-(\S+): error: execve\(\): (\S+): (No such file|Permission denied)"
-)
-_TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
 _OOM_OF_STEP = re.compile(
     r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
     r"(?:oom[-_]kill event|exceeded .*memory limit)",
     re.MULTILINE | re.IGNORECASE,
 )
-# Messages of launch/hosts/slurm_job_array.py.
-_NOT_STARTED = re.compile(r"^not started within .*$", re.MULTILINE)
 # Messages of Apptainer before anything runs, and srun's message about its exit code.
 # Output of another task may stand before it in the same line.
 _NO_CONTAINER = re.compile(r"FATAL: +(.+)$", re.MULTILINE)
@@ -98,9 +122,8 @@ class Ending:
         log: what the launcher printed.
         rank_logs: the end of what ranks printed, by rank.
         is_spread: whether there were several hosts.
-        job_ended: why Slurm ended the whole job, if it did: see slurm.why_ended.
+        job_ended: why the scheduler ended the whole job, if it did.
         in_image: whether ranks were to run in an image.
-        shares_job: whether the job measures other cells, too.
     """
 
     launcher: str
@@ -115,19 +138,19 @@ class Ending:
     log: str = ""
     rank_logs: Mapping[int, str] = field(default_factory=dict)
     is_spread: bool = False
-    job_ended: str | None = None
+    job_ended: JobEnd | None = None
     in_image: bool = False
-    shares_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Status of a launch.
+    """Status of a launch, and whose fault it is: there is no other judge of that.
 
     Attributes:
-        status: one of `rankbench.record.STATUSES`.
+        status: one of `rankbench.record.STATUSES`; ``cancelled`` if it says nothing
+            about the cell.
         reason: None exactly if it is ok.
-        cause: see record.
+        cause: one of `rankbench.record.CAUSES` exactly if it is cancelled.
         parting: how the processes ended after every rank had reported, if not well.
     """
 
@@ -146,14 +169,25 @@ def classify(ending: Ending) -> Outcome:
     outcome = _find_outcome(ending)
     if outcome.reason is None:
         return outcome
-    for limit, remedy in _LIMITS.items():
-        if outcome.status == "crashed" and limit.search(outcome.reason):
-            reason = f"{outcome.reason}: {remedy}"
-            return replace(outcome, reason=reason, cause="site")
+    outcome = _blame(outcome, outcome.reason)
+    assert outcome.reason is not None
     said = _find_evidence(ending, outcome)
     if not said or said in outcome.reason:
         return outcome
     return replace(outcome, reason=f"{outcome.reason}; {said}")
+
+
+def _blame(outcome: Outcome, said: str) -> Outcome:
+    """The outcome; not the cell's fault if a limit of the site explains a crash.
+
+    Args:
+        said: words that may tell it.
+    """
+    for fault in _OF_LIMITS if outcome.status == "crashed" else ():
+        if re.search(fault.words, said, re.IGNORECASE):
+            reason = f"{outcome.reason}{fault.reason}"
+            return Outcome("cancelled", reason, fault.cause)
+    return outcome
 
 
 _RANK = re.compile(r"(?:\w+ kernel ended |Slurm ended )?rank (\d+)(:?)")
@@ -188,15 +222,14 @@ def _find_evidence(ending: Ending, outcome: Outcome) -> str:
 
 
 def _find_outcome(ending: Ending) -> Outcome:
-    """The first that holds: Slurm, stopped by us, ok, out of memory, time, crashed."""
-    if found := _ended_by_slurm(ending):
-        return found
-    if refused := _REFUSED.search(ending.log):
-        return Outcome("crashed", refused[1], "site")
-    if unseen := _NOT_THERE.search(ending.log):
-        host, path, why = unseen.groups()
-        reason = f"the host {host} cannot run {path}: {why}: its hosts must all see it"
-        return Outcome("crashed", reason, "site")
+    """The first that holds: the site, stopped by us, ok, out of memory, time, crash."""
+    for fault in _OF_HOSTS:
+        if found := re.search(fault.words, ending.log, re.MULTILINE):
+            reason = fault.reason.format(*found.groups(), progress=ending.progress)
+            return Outcome("cancelled", reason, fault.cause)
+    if end := ending.job_ended:
+        said = [end.what, *filter(None, [end.words, ending.progress])]
+        return Outcome("cancelled", "; ".join(said), end.cause)
     if ending.stopped == "parent":
         return Outcome("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout", "failure", "leaving"):
@@ -226,31 +259,10 @@ def _find_outcome(ending: Ending) -> Outcome:
     if _OOM_OF_STEP.search(ending.log):
         limit = "at the memory limit of the job"
         return Outcome("oom", f"Slurm ended {_who(ending)} {limit}")
-    if late := _NOT_STARTED.search(ending.log):
-        return Outcome("timeout", f"job array {late[0]}")
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Outcome("timeout", f"{limit}: {ending.progress}")
     return _crash(ending, errors)
-
-
-def _ended_by_slurm(ending: Ending) -> Outcome | None:
-    """What befell the whole job, and is not the doing of its ranks."""
-    lost = _LOST_HOST.search(ending.log)
-    if lost or ending.job_ended == "host":
-        host = f"the host {lost[1]}" if lost else "a host of the job"
-        # The Slurm job ends as well, so no other launch can be tried in it.
-        return Outcome("crashed", f"{host} failed; {ending.progress}", "site")
-    if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
-        limit = "time limit of the Slurm job reached"
-        # Of a job of several cells, the time limit says nothing about this one.
-        cause = "site" if ending.shares_job else None
-        return Outcome("timeout", f"{limit}: {ending.progress}", cause)
-    if ending.job_ended == "cancelled":
-        return Outcome("cancelled", "its Slurm job was cancelled", "user")
-    if ending.job_ended == "over":
-        return Outcome("cancelled", "its Slurm job ended before the launch", "owner")
-    return None
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
@@ -264,7 +276,9 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     if ending.in_image and why:
         where = _WHERE.search(ending.log)
         host = f"the host {where[1]}" if where else "a host"
-        return Outcome("crashed", f"the image does not start on {host}: {why}")
+        return Outcome(
+            "cancelled", f"the image does not start on {host}: {why}", "host"
+        )
     killed = {
         rank: code
         for rank, code in sorted(ending.exits.items())
@@ -277,9 +291,8 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     for rank, error in errors.items():
         if ending.is_spread and (found := _LOOPBACK.search(error["message"])):
             why = f"a host gives the others its loopback address {found[0]}"
-            remedy = "set interface in site.yaml"
-            reason = f"{_of_rank(rank, error)}: {why}: {remedy}"
-            return Outcome("crashed", reason, "site")
+            reason = f"{_of_rank(rank, error)}: {why}: set interface in site.yaml"
+            return Outcome("cancelled", reason, "site")
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
     first = _SRUN.search(ending.log)
     if not own and first and (there := _KILLED_THERE.fullmatch(first[1])):
@@ -291,8 +304,10 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
         lost = f"rank {rank} then lost it: {shorten(error['message'])}"
         return Outcome("crashed", f"rank {gone[0]} ended without a word; {lost}")
     for rank, error in (own or errors).items():
-        cause = error.get("cause") or _cause(error["message"])
-        return Outcome("crashed", _of_rank(rank, error), cause)
+        reason, cause = _of_rank(rank, error), error.get("cause")
+        if done := sorted(ending.reports.keys() - errors.keys() if not own else ()):
+            reason += f"; rank {done[0]} ended well before it: they differ in steps"
+        return Outcome("cancelled" if cause else "crashed", reason, cause)
     if ending.returncode is not None and ending.returncode < 0:
         name = signal_name(-ending.returncode)
         return Outcome("crashed", f"{ending.launcher} was ended by {name}")
@@ -306,7 +321,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     if said == SILENT:
         said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
-    return Outcome("crashed", reason, _cause(ending.log))
+    return _blame(Outcome("crashed", reason), ending.log)
 
 
 def signal_name(number: int) -> str:
@@ -323,14 +338,6 @@ def _of_rank(rank: int, error: Mapping[str, Any]) -> str:
 def _who(ending: Ending) -> str:
     killed = [rank for rank, code in ending.exits.items() if code == -signal.SIGKILL]
     return f"rank {min(killed)}" if killed else "a process"
-
-
-def _cause(message: str) -> str | None:
-    if _PORT.search(message):
-        return "port"
-    if _HOST.search(message):
-        return "host"
-    return None
 
 
 # --- the gate: whether a strategy trains what one process trains ----------------------

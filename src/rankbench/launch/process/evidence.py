@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rankbench.launch_spec import LaunchSpec
+from rankbench.launch_spec import SEEN, LaunchSpec
 from rankbench.record import first_line
 
 # What faulthandler prints, and the traceback of an exception.
@@ -179,14 +179,17 @@ _SPAWNS = re.compile(
     r"^(?!\s*def )[^#'\"\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE
 )
 _JOINS = "init_process_group"
-# Functions of torch in the stacks of ranks, and why they take so long.
-_COMPILES = {
+# Words in reasons, tracebacks and stacks -> what is added. The first one counts.
+_HINTS = {
+    "operator torchvision::": "torch and torchvision are of different builds: install "
+    "both from one index",
     "_run_ninja_build": "an extension of torch is compiled: compile it once before, or "
     "raise time_limit",
     "file_baton.py": "another process compiles an extension of torch, or was ended "
     "while it did: remove the file `lock` of this extension below "
     "~/.cache/torch_extensions",
 }
+_SEEN = re.compile(rf"^{SEEN}.*$", re.MULTILINE)
 # An exception of the script that has nothing to do with ranks of its own.
 _OWN_FAULT = re.compile(
     r"(?!.*(?:ScriptError|\bProcess[ -]\d|ddress already in use)).*Error: ", re.DOTALL
@@ -223,11 +226,17 @@ def find_hints(
                 f"{spawning[0]} starts its own ranks, but the launcher starts them: "
                 "remove that part"
             )
-        if "FileNotFoundError" in reason:
-            found.append("a file that the script reads must be listed under `files`")
-    said = "".join(logs)
-    compiling = [hint for name, hint in _COMPILES.items() if name in said]
-    found += compiling[:1]
+    said = "".join((reason, *logs))
+    if "FileNotFoundError" in reason:
+        # A function of `subprocess`.
+        found.append(
+            "this program is not on the PATH of the ranks: install it, or set PATH by "
+            "env in the experiment"
+            if "_execute_child" in said
+            else "a file that it reads must be listed under `files`"
+        )
+    found += [hint for words, hint in _HINTS.items() if words in said][:1]
+    found += _SEEN.findall(said)[:1]
     text = "\n".join((reason, *sources.values()))
     dropped = [
         name

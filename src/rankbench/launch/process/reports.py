@@ -140,6 +140,9 @@ def merge_reports(
         "ranks": [report["rank"] for report in reports],
         "hosts": list(hosts.values()),
         "surroundings": merge_surroundings(reports),
+        "stall": max(
+            report["rank"]["stall_s"] / report["rank"]["window_s"] for report in reports
+        ),
         "software": first["software"],
         "transport": first["transport"],
         "collectives": collectives,

@@ -70,7 +70,7 @@ def run_launch(spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
         with private_scratch(spec, hosts):
             return _run_ranks(spec, hosts, stop, started)
     except NoScratch as error:
-        return close_launch(spec, Outcome("crashed", str(error), "site"), started)
+        return close_launch(spec, Outcome("cancelled", str(error), "site"), started)
 
 
 def close_launch(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Record:
@@ -157,7 +157,6 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         is_spread=spec.is_spread,
         job_ended=job_ended,
         in_image=spec.image is not None,
-        shares_job="round" in spec.about,
     )
     outcome = classify(ending)
     results: dict[str, Any] = {}
@@ -177,7 +176,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         hints = find_hints(spec, outcome.reason, logs, command.env)
         outcome = replace(outcome, reason="; ".join([outcome.reason, *hints]))
     if outcome.status == "crashed" and devices and (lost := devices.find_lost()):
-        outcome = replace(outcome, reason=f"{lost}: {outcome.reason}", cause="site")
+        outcome = Outcome("cancelled", f"{lost}: {outcome.reason}", "site")
     free = shutil.disk_usage(spec.directory).free
     if outcome.status != "ok" and free < ROOM_FOR_A_RECORD:
         # A failure on a full disk says nothing about the cell: leave no record of it.

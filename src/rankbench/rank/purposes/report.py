@@ -16,6 +16,9 @@ from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes import Duty
 from rankbench.rank.training.loop import Measurement
 
+# With fewer steps, none can be told to stand out.
+FEWEST_STEPS = 20
+
 # Beginnings of the variables that configure a backend.
 _TRANSPORTS = (
     *("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_"),
@@ -57,6 +60,9 @@ def describe_rank(
         loss=measured.loss,
     )
     steps = measured.seconds.sum(axis=1)
+    # Of few steps, each is a large part of the window; a short one ends within a blink.
+    has_room = len(steps) >= FEWEST_STEPS and measured.surroundings is not None
+    longest = np.sort(steps)[-2:] if has_room else np.zeros(2)
     epochs = len(steps) // steps_per_epoch
     steps = steps[: epochs * steps_per_epoch].reshape(epochs, steps_per_epoch)
     loss = None
@@ -85,6 +91,8 @@ def describe_rank(
         "threads": torch.get_num_threads(),
         "seconds": seconds,
         "window_s": measured.window_s,
+        # What the longest step took longer than any other.
+        "stall_s": float(longest[1] - longest[0]),
         "samples": measured.samples,
         "samples_seen": samples_seen,
         "memory": {**memory, "setup": measured.setup_memory},

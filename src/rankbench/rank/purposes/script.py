@@ -19,6 +19,7 @@ from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import count_trained, describe_optimizer
 from rankbench.rank.scripts.running import (
+    MARK_STEPS,
     ScriptError,
     check_ranks,
     copy_folder,
@@ -129,10 +130,7 @@ def _describe(session: ScriptSession, name: str, progress: str) -> str:
         if counter.seen
         else "this process saw no step of a torch optimizer"
     )
-    return (
-        f"{name} ended without a training step: {seen}; call rankbench.hooks.step() at "
-        "the end of each step, in the process that the launcher starts"
-    )
+    return f"{name} ended without a training step: {seen}; {MARK_STEPS}"
 
 
 def _find_device(duty: Duty, session: ScriptSession) -> torch.device:

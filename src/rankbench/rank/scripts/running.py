@@ -22,6 +22,12 @@ from rankbench.environ import AGENT_STORE, Place, has_agent_store
 from rankbench.rank.models import count_parameters
 from rankbench.rank.world.places import announce, find_free_port
 
+# What a script does whose steps cannot be seen.
+MARK_STEPS = (
+    "call rankbench.hooks.step() at the end of each step, in the process that the "
+    "launcher starts"
+)
+
 
 class ScriptError(RuntimeError):
     """A script did not do what its measurement needs."""

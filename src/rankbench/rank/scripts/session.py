@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from rankbench import hooks
-from rankbench.launch_spec import TRAINING, WARM_UP
+from rankbench.launch_spec import SEEN, TRAINING, WARM_UP
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.surroundings import Surroundings
 from rankbench.rank.facts.usage import (
@@ -35,6 +35,7 @@ from rankbench.rank.scripts.observing import (
     trained_weights,
     watch,
 )
+from rankbench.rank.scripts.running import MARK_STEPS, ScriptError
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.training.loop import Measurement
 from rankbench.rank.world.lifeline import Progress
@@ -256,6 +257,9 @@ class ScriptSession:
         self.find_device, self.finish = find_device, finish
         self._search = RootSearch()
         self._stop_watching = lambda: None
+        # All other functions of this kind call these.
+        self._exec = {name: getattr(os, name) for name in ("execv", "execve")}
+        progress.explain = self._explain
         # Of what a script forks, nothing is measured.
         os.register_at_fork(after_in_child=self.end)
 
@@ -264,6 +268,8 @@ class ScriptSession:
         self.counter.install()
         self._search.begin()
         hooks.listen(self._on_mark)
+        for name in self._exec:
+            setattr(os, name, _refuse_exec)
 
     def end(self) -> None:
         """Observe nothing any more."""
@@ -271,6 +277,13 @@ class ScriptSession:
         self._search.end()
         self._stop_watching()
         hooks.listen(None)
+        for name, plain in self._exec.items():
+            setattr(os, name, plain)
+
+    def _explain(self) -> str:
+        """What a rank that hangs before its first training step has done so far."""
+        seen = f"{self.counter.passes} backwards, {self.counter.seen} optimizer steps"
+        return "" if self.window.ended else f"{SEEN} {seen}: {MARK_STEPS}"
 
     def _on_step(self) -> None:
         if self.is_marked:
@@ -323,8 +336,9 @@ class ScriptSession:
             self.end()
             self._try(lambda: self.finish(self))
             self.is_complete = True
-            print("rankbench ends the script: its steps are measured", flush=True)
+            # First: what the script has put in the place of stdout may fail.
             threading.Thread(target=_end_process, daemon=True).start()
+            print("rankbench ends the script: its steps are measured", flush=True)
             raise SystemExit(0)
 
     def _try(self, function: Callable[[], None]) -> None:
@@ -335,6 +349,13 @@ class ScriptSession:
             self.failure = error
             self.end()
             raise
+
+
+def _refuse_exec(file: Any, *_: Any) -> None:
+    raise ScriptError(
+        f"the script replaces its process by {file} (os.exec), which cannot be "
+        "measured: set by env, in the experiment, what it sets before"
+    )
 
 
 def _end_process() -> None:

@@ -37,7 +37,10 @@ class Progress:
 
     Attributes:
         stopped: seconds for which this process was suspended so far.
+        explain: says what this rank has done so far, beside its stacks.
     """
+
+    explain: Callable[[], str] = staticmethod(str)
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / socket.gethostname()
@@ -164,6 +167,7 @@ def _watch(
         last = beat
         if beat.endswith(ASKS) and not is_asked:
             faulthandler.dump_traceback(LOG)
+            os.write(LOG, f"{progress.explain()}\n".encode())
         is_asked = beat.endswith(ASKS)
         # A disk that is full or gone must not end this thread.
         with contextlib.suppress(OSError):

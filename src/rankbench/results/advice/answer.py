@@ -34,6 +34,7 @@ from rankbench.results.advice.findings import (
     plan_next,
 )
 from rankbench.results.elements.text import show_estimate
+from rankbench.results.numbers.hosts import find_slow_hosts
 from rankbench.results.numbers.launches import find_curve, read_curve
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.result_set import (
@@ -117,7 +118,7 @@ def find_answer(
         price=found.price,
         workloads=[
             _judge_workload(shown, panel, losses, margin, efficiency)
-            for panel in shown.panels
+            for panel in _merge_hosts(shown.panels)
         ],
         without_numbers=[
             Without(
@@ -126,6 +127,18 @@ def find_answer(
             for (status, reason), ids in shown.reasons.items()
         ],
     )
+
+
+def _merge_hosts(panels: Sequence[Panel]) -> list[Panel]:
+    """The panels; those of cells that are pinned to hosts are one for all hosts."""
+    found: dict[str, Panel] = {}
+    for panel in panels:
+        cell = panel.points[0].cell
+        key = replace(cell, hosts=None).workload() if cell.hosts else panel.title
+        before = found[key].series if key in found else ()
+        title = panel.title.replace(f", hosts={cell.hosts}", "")
+        found[key] = replace(panel, title=title, series=(*before, *panel.series))
+    return list(found.values())
 
 
 def _with_partial(found: ResultSet) -> ResultSet:
@@ -178,6 +191,10 @@ def _judge_workload(
         speedups=_pick(timed, "speedup"),
         efficiencies=_pick(timed, "efficiency"),
     )
+    if panel.points[0].cell.hosts:
+        slow = find_slow_hosts([*timed.values()])
+        said = "; ".join(slow.values()) or "no host is surely slower than the others"
+        return replace(facts, undecided=said)
     kind = panel.points[0].cell.workload()
     planned = [one for one in found.rows if one.cell.workload() == kind]
     if len(rows) < 2:
@@ -261,7 +278,8 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
                 for name in _SHARED_SETTINGS
                 if name in varying
             ]
-            words = dict.fromkeys(filter(None, [*shared, *series.words]))
+            own = [*shared, *series.words, point.cell.hosts]
+            words = dict.fromkeys(filter(None, own))
             names[point.id] = describe(point.cell, [*words])
     return {name: names[name] for name in rows}
 
@@ -349,6 +367,9 @@ def _why_undecided(
     if all(rival.verdict == APART for rival in fastest.rivals):
         return "no two rows were launched in the same rounds, so nobody compares them"
     if noisy := find_noisy(fastest.rivals):
+        slow = find_slow_hosts([*rest_on.values()])
+        if cell := next((name for name in rest_on if name in slow), None):
+            return f"{slow[cell]} of {names[cell]}"
         return (
             "launches scatter too much: the speed of "
             f"{names[noisy.cell]} may be {show_estimate(noisy.ratio)} times that of "
@@ -495,8 +516,9 @@ def _find_doubts(rows: Sequence[Summary]) -> list[Doubt]:
         for row in rows
     ]
     causes: dict[str, list[str]] = {}
+    slow = find_slow_hosts(rows)
     for row, own in zip(rows, hardware, strict=True):
-        for cause in _doubt(row):
+        for cause in [*filter(None, [slow.get(row.id)]), *_doubt(row)]:
             causes.setdefault(cause, []).append(row.id)
         if own != hardware[0]:
             causes.setdefault("hosts had other processors or GPUs", []).append(row.id)

@@ -66,6 +66,7 @@ COLUMNS = {
     "directory": "where it lies",
     "launch": "its number",
     "turn": "its round; outside of rounds a key of its own",
+    "hosts": "of its ranks, in their order",
     "warmup": "steps before the steady part; at least those that the cell asks for",
     "steady": "whether there is a steady state",
     "throughput": "samples, or tokens, of all replicas per second",
@@ -89,6 +90,7 @@ COLUMNS = {
     "host": "ms in which the GPU idles although nothing is waited for",
     "is_separate": "whether phases separate communication from computation",
     "late": "the rank with the most work and its phase, or None if ranks are alike",
+    "late_ms": "its work beyond that of a typical rank, in a step",
     "torch": "version",
     "phase_ms": "phase -> mean over ranks and steps",
     "epochs_s": "of each whole epoch of the window",
@@ -209,6 +211,7 @@ def _reduce(
         }
     return {
         "record": records,
+        "hosts": [[*dict.fromkeys(k["host"] for k in r["ranks"])] for r in records],
         "warmup": [fixed + count] * len(records),
         "steady": [warmup is not None] * len(records),
         **{name: values.tolist() for name, values in numbers.items()},
@@ -241,6 +244,7 @@ def compose(steps: Values, records: Sequence[Record]) -> dict[str, list[Any]]:
     shares = [_bubbles(record) for record in records]
     is_pipeline = shares[0] is not None
     late: list[tuple[int, str] | None] = [None] * len(steps)
+    late_ms = np.zeros(len(steps))
     if is_pipeline and PIPELINE in phases:
         waiting = (np.array(shares) * mean[:, :, phases.index(PIPELINE)]).mean(axis=1)
         parts, longest, work = mean.mean(axis=1), step, step - waiting
@@ -256,6 +260,7 @@ def compose(steps: Values, records: Sequence[Record]) -> dict[str, list[Any]]:
         # What the latest rank needs more than a typical one, by phase.
         means = own.mean(axis=2)
         latest = means.sum(axis=2).argmax(axis=1)
+        late_ms = by_rank[each, latest] - work
         most = (means[each, latest] - means[each, typical]).argmax(axis=1)
         late = [
             None if rank == other else (int(rank), phases[phase])
@@ -280,7 +285,8 @@ def compose(steps: Values, records: Sequence[Record]) -> dict[str, list[Any]]:
         for record in records
     ]
     columns = {name: values.tolist() for name, values in numbers.items()}
-    return {**columns, "is_separate": is_separate, "late": late}
+    late_ms = late_ms.tolist()
+    return {**columns, "is_separate": is_separate, "late": late, "late_ms": late_ms}
 
 
 def _bubbles(record: Record) -> list[float] | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rankbench.results.numbers.hosts import find_late_host
 from rankbench.results.numbers.launches import Values
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.statistics import Estimate, geometric_mean, mean
@@ -38,6 +39,7 @@ class Loss:
             same row; None if there is no sweep, or if it is unknown what is exchanged.
         is_separate: whether communication is separate from computation.
         late: the slow rank, and the phase in which it is slow, if most launches agree.
+        late_host: the host on which the slow rank always is, if it is far slower.
     """
 
     cell: str
@@ -49,6 +51,7 @@ class Loss:
     exchange: float | None
     is_separate: bool
     late: tuple[int, str] | None
+    late_host: str | None = None
 
     @property
     def is_certain(self) -> bool:
@@ -84,6 +87,7 @@ def _find(row: Summary, base: Summary) -> Loss:
     above, below = _divide(row, exchange), _divide(base, None)
     lost = np.array([above[n] - factor * below[n] for n in above if n in below])
     # The slow rank that more than half of the launches name.
+    late_host = find_late_host(row.counted)
     late, count = Counter(row.counted["late"]).most_common(1)[0]
     return Loss(
         cell=row.id,
@@ -95,6 +99,7 @@ def _find(row: Summary, base: Summary) -> Loss:
         exchange=exchange,
         is_separate=bool(row.launches["is_separate"].all()),
         late=late if 2 * count > len(row.counted) else None,
+        late_host=late_host[0] if late_host else None,
     )
 
 

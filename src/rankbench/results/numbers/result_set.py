@@ -36,6 +36,7 @@ from rankbench.record import (
     still_wanted,
     why_stale,
 )
+from rankbench.results.numbers.hosts import find_slow_hosts
 from rankbench.results.numbers.launches import Values, make_frame, measure
 from rankbench.results.numbers.series import Panel, make_panels
 from rankbench.results.numbers.statistics import (
@@ -82,6 +83,7 @@ NO_STEADY_STATE = "no-steady-state"
 DRIFTING = "drifting"
 UNPAIRED = "unpaired"
 GROUPED = "grouped"
+SLOW_HOST = "slow-host"
 ENVIRONMENT = "environment"
 DETERMINISTIC = "deterministic"
 
@@ -476,9 +478,11 @@ def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
     count = sum(name != base for name, base in ratios)
     confidence = confidence_of_each(count, look=look)
     drifting = find_drifting({r.id: r.launches["throughput"].tolist() for r in ok})
+    slow = find_slow_hosts(ok)
     measured = {}
     for row in ok:
         drifts = [DRIFTING] if row.id in drifting else []
+        drifts += [SLOW_HOST] if row.id in slow else []
         fit = fits[groups[row.id]]
         own = replace(
             row,

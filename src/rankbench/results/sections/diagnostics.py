@@ -133,6 +133,7 @@ def _list_launches(summary: Summary) -> Iterator[Fields]:
             "started": one["record"].get("started"),
             "attempt": summary.attempt,
             "launch": one["launch"],
+            "hosts": ",".join(one["hosts"]),
             rate: one["throughput"],
             "step (ms)": one["step_ms"],
             "p95 (ms)": one["step_p95_ms"],

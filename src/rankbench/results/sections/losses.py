@@ -53,7 +53,16 @@ def in_words(loss: Loss) -> str:
     steps = f"a step takes {figures(round(loss.step, 3))} ms"
     promised = f"{figures(round(loss.promised, 3))} ms would be efficiency 1"
     if not loss.is_certain:
-        return f"{steps}; {promised}. That it loses anything cannot be told."
+        # A part may be certain although the sum is not.
+        sure = "; ".join(
+            f"{_ms(part)} of it are {_describe(name, loss)}"
+            for name, part in loss.parts.items()
+            if (part.low or 0.0) > 0
+        )
+        told = f"What it loses in all cannot be told; {sure}" if sure else ""
+        return (
+            f"{steps}; {promised}. {told or 'That it loses anything cannot be told'}."
+        )
     text = f"{steps}; {promised}. Lost: {_ms(loss.lost)}, of it "
     text += ", ".join(
         f"{_ms(part)} of {_describe(name, loss)}"
@@ -68,7 +77,8 @@ def _describe(name: str, loss: Loss) -> str:
         return "computation and communication, which its phases do not separate"
     if name == "waiting" and loss.late:
         rank, phase = loss.late
-        return f"{_WORDS[name]}, most for rank {rank} in {phase}"
+        there = f" on {loss.late_host}" if loss.late_host else ""
+        return f"{_WORDS[name]}, most for rank {rank}{there} in {phase}"
     return _WORDS[name]
 
 

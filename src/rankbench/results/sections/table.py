@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rankbench.cell import AUTO, REFERENCE
+from rankbench.cell import AUTO, OF_QUEUE, REFERENCE
 from rankbench.record import (
     BUDGET,
     DISTURBED,
@@ -83,6 +83,7 @@ MARKS = {
     "arithmetic is not.",
     "functional": "the devices are logical parts of one device: the row shows that the "
     "strategy works, not how fast it would be.",
+    "slow-host": "a host was slower than others in its launches: see Hosts.",
     "mixed-hosts": "the launches of this row did not run on the same hosts.",
     "mixed-torch": "the launches of this row, or those of its base, ran different "
     "versions of torch.",
@@ -252,7 +253,7 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
         "attempt": summary.attempt,
         "env": " ".join(f"{k}={v}" for k, v in cell.env.items()) or None,
         "image": None if cell.image == AUTO else cell.image,
-        "partition": cell.partition,
+        **cell.queue,
         "network": "; ".join(sorted(ways)) or None,
         "per_device": rate and rate.scaled(1 / summary.devices),
         "disturbed": len(summary.disturbed) if record else None,
@@ -438,7 +439,7 @@ SECTION = Section(
         "global_batch": int,
         "mfu_pct": Estimate,
         "estimated_memory_mib": float,
-        **dict.fromkeys(("env", "image", "partition"), str),
+        **dict.fromkeys(("env", "image", *OF_QUEUE), str),
         **dict.fromkeys(("j_per_sample", "watts"), Estimate),
         **dict.fromkeys(("sm_clock_mhz", "temperature_c"), float),
         **dict.fromkeys(("throttled", "energy_unknown"), str),
@@ -446,7 +447,7 @@ SECTION = Section(
     optional=[
         *("network", "unit", "setup_memory_mib", "torch"),
         *("target", "target_s", "target_samples", "mfu_pct"),
-        *("estimated_memory_mib", "env", "image", "partition"),
+        *("estimated_memory_mib", "env", "image", *OF_QUEUE),
         *("j_per_sample", "watts", "sm_clock_mhz", "temperature_c"),
         *("throttled", "energy_unknown"),
     ],
