@@ -16,8 +16,6 @@ from filelock import FileLock, Timeout
 
 from rankbench.environ import submit_from_here
 from rankbench.failures import JOB, Need, note_attempt
-from rankbench.launch.hosts.base import has_ended
-from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.record import Layout, read_json
 from rankbench.schedulers import seconds_between_looks
 
@@ -93,7 +91,7 @@ def take_sigterm_in_a_thread() -> None:
 # --- how the plugin polls its jobs ----------------------------------------------------
 
 
-def look_steadily() -> None:
+def look_steadily(has_ended: Callable[[str], bool]) -> None:
     """Patch four faults of the plugin: it looks too late, too much, or never again.
 
     After each check without an ended job, the plugin waits ten seconds longer, up to
@@ -109,12 +107,15 @@ def look_steadily() -> None:
     The patch checks a job again if a check did not report on it. The plugin also waits
     forever for a job that was preempted, and for one that Slurm has forgotten. The
     patch lets them end: well if its outputs are there.
+
+    Args:
+        has_ended: asks Slurm about a job; false if Slurm does not answer.
     """
     check_version("snakemake-executor-plugin-slurm", 2)
     import snakemake_executor_plugin_slurm as plugin
 
     _hold_the_pace(plugin.Executor)
-    _lose_no_job(plugin)
+    _lose_no_job(plugin, has_ended)
     plugin.get_min_job_age = _remember(plugin.get_min_job_age)
 
 
@@ -155,7 +156,7 @@ def _hold_the_pace(executor_class: Any) -> None:
 _DOUBTS = 2
 
 
-def _lose_no_job(plugin: Any) -> None:
+def _lose_no_job(plugin: Any, has_ended: Callable[[str], bool]) -> None:
     executor_class, query = plugin.Executor, plugin.query_job_status
     ended: set[str] = set()
     # What Slurm has answered last: job -> state.
@@ -222,7 +223,7 @@ _REMEDIES = {
 }
 
 
-def submit_well(layout: Layout) -> None:
+def submit_well(layout: Layout, why_ended: Callable[[str], str]) -> None:
     """Patch four faults of the plugin in this process.
 
     It names the reason of a refused job only amid its own output, so nobody who reads
@@ -231,7 +232,8 @@ def submit_well(layout: Layout) -> None:
     the variable that names Slurm's configuration.
 
     Args:
-        layout: of the run, whose rows tell why their jobs were refused.
+        layout: of the run, whose rows tell why their jobs were refused, or ended.
+        why_ended: asks Slurm about a job, and says it in words.
     """
     check_version("snakemake-executor-plugin-slurm", 2)
     import snakemake_executor_plugin_slurm as plugin
@@ -248,7 +250,7 @@ def submit_well(layout: Layout) -> None:
 
     def report_with_note(executor: Any, info: Any, *args: Any, **named: Any) -> None:
         # Its supervisor may be lost with its host: Slurm is asked once, here.
-        note_end(info, why_job_ended(info.external_jobid))
+        note_end(info, why_ended(info.external_jobid))
         report(executor, info, *args, **named)
 
     def note_end(info: Any, why: str) -> None:

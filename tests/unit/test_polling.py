@@ -36,7 +36,8 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
         return found, None if found is None else 0.1
 
     monkeypatch.setattr(plugin, "query_job_status", answer)
-    look_steadily()
+    made.is_over = lambda _: False
+    look_steadily(lambda job: made.is_over(job))
     return made
 
 
@@ -69,7 +70,7 @@ def test_slurms_configuration_is_asked_for_until_it_answers(monkeypatch):
     monkeypatch.setattr(plugin, "query_job_status", plugin.query_job_status)
     for name in CHANGED:
         monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
-    look_steadily()
+    look_steadily(lambda _: False)
     assert [plugin.get_min_job_age() for _ in range(4)] == [None, 300, 300, 300]
 
 
@@ -137,15 +138,9 @@ def test_a_look_that_fails_loses_no_job(executor, look, tmp_path):
     ]
 
 
-def test_a_job_ends_that_slurm_preempted_or_has_forgotten(
-    executor, look, tmp_path, monkeypatch
-):
+def test_a_job_ends_that_slurm_preempted_or_has_forgotten(executor, look, tmp_path):
     """If Slurm says so twice. One that has not reached the accounting goes on."""
-    monkeypatch.setattr(
-        snakemake_fixes,
-        "has_ended",
-        lambda job: job != "3" or len(executor.answers) < 2,
-    )
+    executor.is_over = lambda job: job != "3" or len(executor.answers) < 2
     failed: list[str] = []
     executor.report_job_error = lambda job: failed.append(job.external_jobid)
     lacking = tmp_path / "lacking"

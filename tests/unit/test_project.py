@@ -349,7 +349,8 @@ def test_what_is_missing_is_requested(tmp_path):
             write_json(run.layout.summary(cell.id, 1), {**facts, "enough": None})
             continue
         for launch in (1, 2, 3):
-            record = make_record(launch=launch, cell_hash=cell.hash, image=None)
+            facts = {"image": None, "seconds": {"launch": 10.0}}
+            record = make_record(launch=launch, cell_hash=cell.hash, **facts)
             write_json(run.layout.launch(cell.id, 1, launch) / "record.json", record)
     preview = make_preview(run)
     assert preview.pending == {run.feasible[0].id: 1}

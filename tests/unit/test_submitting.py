@@ -14,6 +14,7 @@ from factories import read_plan_of
 from rankbench.environ import for_slurm, submit_from_here
 from rankbench.failures import JOB, PLAN_VARIABLE, Need, explain_failures, note_attempt
 from rankbench.launch.hosts import slurm
+from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.launch.job.requests import make_request
 from rankbench.matrix.site import check_gres
 from rankbench.project.status import find_state
@@ -90,7 +91,7 @@ def test_other_failures_of_a_submission_are_told_as_they_are():
 
 
 def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(plugin, layout):
-    submit_well(layout)
+    submit_well(layout, why_job_ended)
     job = SimpleNamespace(wildcards=SimpleNamespace(experiment="x", job="1x2"))
     message = refused("invalid partition specified: nosuch")
     plugin.Executor._report_job_error_threadsafe(
@@ -110,7 +111,7 @@ def test_why_slurm_ended_a_job_is_in_the_rows_of_its_cells(plugin, layout, monke
     """As its supervisor is gone with its host, nobody else can say it."""
     said = "JobState=NODE_FAIL Reason=NodeDown BatchHost=node1"
     monkeypatch.setattr(slurm, "try_slurm", lambda *_: said)
-    submit_well(layout)
+    submit_well(layout, why_job_ended)
     info = SimpleNamespace(
         job=SimpleNamespace(wildcards=SimpleNamespace(job="1x2")), external_jobid="7"
     )
@@ -147,7 +148,7 @@ def test_a_cell_id_may_have_characters_that_no_image_has(layout):
 )
 def test_names_of_gpus_that_slurm_makes(plugin, layout, gres):
     check_gres(gres)
-    submit_well(layout)
+    submit_well(layout, why_job_ended)
     job = SimpleNamespace(resources={"sbatch": f"--gres={gres}:4"})
     assert shlex.split(plugin.set_gres_string(job)) == [f"--gres={gres}:4"]
     assert plugin.set_gres_string(SimpleNamespace(resources={})).strip() == ""
@@ -190,7 +191,7 @@ def test_slurms_commands_do_not_inherit_habits_of_the_user():
 
 def test_the_plugin_keeps_the_name_of_slurms_configuration(plugin, layout, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", "/sites/slurm.conf")
-    submit_well(layout)
+    submit_well(layout, why_job_ended)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     plugin.delete_slurm_environment()
     assert os.environ["SLURM_CONF"] == "/sites/slurm.conf"

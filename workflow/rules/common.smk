@@ -11,6 +11,8 @@ from snakemake.exceptions import WorkflowError
 
 from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
+from rankbench.launch.hosts.base import has_ended
+from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
 from rankbench.project import begin, has_begun, make_preview, open_run, reopen_run
@@ -49,8 +51,8 @@ def get_run():
         if not invocation.passive:
             begin(run, measures=invocation.measures)
     if not invocation.passive and scheduler_of(run.plan.site).has_queue:
-        look_steadily()
-        submit_well(run.layout)
+        look_steadily(has_ended)
+        submit_well(run.layout, why_job_ended)
     return run
 
 
