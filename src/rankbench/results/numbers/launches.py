@@ -285,8 +285,8 @@ def compose(steps: Values, records: Sequence[Record]) -> dict[str, list[Any]]:
         for record in records
     ]
     columns = {name: values.tolist() for name, values in numbers.items()}
-    late_ms = late_ms.tolist()
-    return {**columns, "is_separate": is_separate, "late": late, "late_ms": late_ms}
+    columns["late_ms"] = late_ms.tolist()
+    return {**columns, "is_separate": is_separate, "late": late}
 
 
 def _bubbles(record: Record) -> list[float] | None:
