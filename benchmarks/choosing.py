@@ -24,8 +24,8 @@ from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Rounds
 from rankbench.launch.process.classify import Outcome
-from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import begin_record, finish
+from rankbench.launch.processes import Stop
 from rankbench.launch_spec import LaunchSpec
 from rankbench.project import begin, open_run
 from rankbench.record import Record

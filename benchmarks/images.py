@@ -26,10 +26,9 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch.hosts.base import ThisMachine
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.process import command
-from rankbench.launch.process.command import SOURCE
-from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import run_launch
-from rankbench.launch_spec import LaunchOptions, LaunchSpec
+from rankbench.launch.processes import Stop
+from rankbench.launch_spec import SOURCE, LaunchOptions, LaunchSpec
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment

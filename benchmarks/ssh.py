@@ -47,7 +47,7 @@ from pathlib import Path
 from rankbench.launch.hosts.base import Needs, Waiting
 from rankbench.launch.hosts.ssh import SshHosts, bring
 from rankbench.launch.job.provenance import rank_code_hash
-from rankbench.launch.process.command import SOURCE
+from rankbench.launch_spec import SOURCE
 from rankbench.record import read_json
 site = read_json(Path("results/cost/plan.json"))["site"]
 data = Path("data").resolve()

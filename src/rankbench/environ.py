@@ -131,14 +131,18 @@ def read_node(environ: Mapping[str, str] = os.environ) -> int:
     return int(next((environ[name] for name in _NODE if name in environ), 0))
 
 
-# These belong to the machine that supervises a launch, and to its connections.
-_STAYS_HERE = ("SSH_", "XDG_", "RANKBENCH_SLURM")
+# These belong to a machine, its user there and its connections.
+_STAYS_HERE = ("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "_")
+_STAYS_HERE_PREFIXES = ("SSH_", "XDG_", "RANKBENCH_SLURM", "RANKBENCH_NODE")
 
 
-def for_hosts(node: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a command on another host, whose number is `node`."""
-    kept = {k: v for k, v in environ.items() if not k.startswith(_STAYS_HERE)}
-    return {**kept, "RANKBENCH_NODE": str(node)}
+def for_hosts(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of a command that also hold on other hosts."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _STAYS_HERE and not name.startswith(_STAYS_HERE_PREFIXES)
+    }
 
 
 def for_ssh(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

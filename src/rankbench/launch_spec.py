@@ -16,6 +16,9 @@ from rankbench.record import OVERSUBSCRIBED, Below, encode, read_json, write_jso
 
 LOOPBACK = "127.0.0.1"
 
+# The folder that contains the package.
+SOURCE = Path(__file__).resolve().parents[1]
+
 # Purposes of a launch. Those of a gate and of a profile have folders of these names.
 MEASURE = "measure"
 
@@ -63,6 +66,7 @@ class LaunchSpec:
 
     Attributes:
         data_dir: folder of the prepared data sets.
+        source: the folder that contains the package rankbench.
         phases: names of the phases of a step, in order.
         threads: number of CPU threads of a rank.
         heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
@@ -91,6 +95,7 @@ class LaunchSpec:
     threads: int
     heartbeat_grace: float
     options: LaunchOptions = LaunchOptions()
+    source: Path = SOURCE
     python: str = "python3"
     hosts: tuple[str, ...] = ("localhost",)
     port: int = 0
@@ -150,9 +155,9 @@ class LaunchSpec:
         depths = {k: own.get("file", "").count("/") for k, own in names.items()}
         return {k: file.parents[depths.get(k, 0)] for k, file in self.own.items()}
 
-    def write(self) -> None:
-        """Write the file that ranks read."""
-        write_json(self.file, encode(self), durable=False)
+    def write(self, file: Path | None = None) -> None:
+        """Write the file that ranks read; `file` is where it lies now, if elsewhere."""
+        write_json(file or self.file, encode(self), durable=False)
 
     @classmethod
     def read(cls, file: Path) -> LaunchSpec:
@@ -164,6 +169,7 @@ class LaunchSpec:
             "cell": Cell.from_dict(value["cell"]),
             "shape": Shape(**value["shape"]),
             "data_dir": Path(value["data_dir"]),
+            "source": Path(value["source"]),
             "options": LaunchOptions(**value["options"]),
             "hosts": tuple(value["hosts"]),
             "scratch": None if scratch is None else Path(scratch),

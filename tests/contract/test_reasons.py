@@ -21,7 +21,7 @@ SUPERVISOR = """
 import sys
 from pathlib import Path
 from rankbench.launch.hosts.base import ThisMachine
-from rankbench.launch.process.processes import Stop
+from rankbench.launch.processes import Stop
 from rankbench.launch.process.supervise import run_launch
 from rankbench.launch_spec import LaunchSpec
 

@@ -21,8 +21,8 @@ from factories import make_cell, make_spec
 from rankbench.launch.hosts.base import Hosts, ThisMachine
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.hosts.slurm_job_array import JobArray
-from rankbench.launch.process.command import SOURCE, LaunchCommand, build_command
-from rankbench.launch_spec import LaunchSpec
+from rankbench.launch.process.command import LaunchCommand, build_command
+from rankbench.launch_spec import SOURCE, LaunchSpec
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 

@@ -9,7 +9,8 @@ import pytest
 
 from factories import make_cell, make_spec
 from rankbench.launch.images.apptainer import find_program
-from rankbench.launch.process.command import SOURCE, environment_for, exec_argv
+from rankbench.launch.process.command import environment_for, exec_argv
+from rankbench.launch_spec import SOURCE
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rankbench.launch.hosts.base import Waiting, machine_to_itself
-from rankbench.launch.hosts.ssh_agent import take_lock
+from rankbench.launch.hosts.base import Waiting, machine_to_itself, take_lock
 from rankbench.launch.site.machine import count_visible
 
 pytestmark = pytest.mark.unit
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.unit
 # A process that takes the lock, prints that, and keeps it.
 HOLD = """
 import sys, time
-from rankbench.launch.hosts.ssh_agent import take_lock
+from rankbench.launch.hosts.base import take_lock
 lock = take_lock(sys.argv[1])
 print("held" if lock else "refused", flush=True)
 time.sleep(60)

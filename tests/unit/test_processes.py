@@ -26,7 +26,7 @@ IMPORTS = "import os, signal, subprocess, sys, time; "
 SUPERVISOR = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-from rankbench.launch.process import processes
+from rankbench.launch import processes
 
 processes.adopt_orphans()
 child = subprocess.Popen([sys.executable, *sys.argv[2:]])
@@ -39,7 +39,7 @@ while not all(f.exists() and f.read_text() for f in files):
 ended = processes.wait_for_exit(child, 0.2)
 found = set(processes.descendants())
 begun = time.monotonic()
-processes.end_descendants(grace=float(sys.argv[1]))
+processes.end_processes(grace=float(sys.argv[1]))
 print(json.dumps({
     "ended": ended,
     "found": sorted(found),

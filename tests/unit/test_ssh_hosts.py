@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from factories import make_cell, make_site
+from factories import make_cell, make_site, make_spec
 from rankbench.environ import for_hosts, read_node
-from rankbench.launch.hosts import ssh_session
-from rankbench.launch.hosts.base import Hosts, Needs, Step, hosts_of
-from rankbench.launch.hosts.ssh import SshHosts, places_of
-from rankbench.launch.hosts.ssh_agent import environment_of, move_in
-from rankbench.launch.hosts.ssh_session import LostHost, Session
-from rankbench.launch.hosts.ssh_step import translate
+from rankbench.launch.hosts import ssh as ssh_module
+from rankbench.launch.hosts.base import Hosts, Needs, Step, Waiting, hosts_of
+from rankbench.launch.hosts.ssh import Session, SshHosts, places_of
+from rankbench.launch_spec import SOURCE
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle
@@ -48,13 +45,16 @@ def ssh_site(**changes: object) -> Site:
     return make_site(scheduler="ssh", nodes=2, hosts=hosts, **changes)
 
 
-def session_of(
-    name: str, folder: str | Path, python: str, control: str, **copied: str
-) -> SimpleNamespace:
+def session_of(name: str, folder: str | Path, python: str, control: str) -> Session:
     """A host as the steps of a launch need it, which no ssh has reached."""
-    facts = {"folder": str(folder)}
-    found = {"name": name, "pid": 1, "python": python, "control": control}
-    return SimpleNamespace(**found, facts=facts, copied=copied)
+    session = Session(name, control, python, str(SOURCE), {sys.executable: python})
+    session.facts = {"folder": str(folder)}
+    return session
+
+
+@pytest.fixture(autouse=True)
+def unheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "pid", 1)
 
 
 def test_the_list_of_hosts_says_how_many_there_are(tmp_path):
@@ -125,25 +125,25 @@ def test_what_cannot_run_there(cell, said):
 
 
 def test_the_step_is_a_program_with_what_it_needs(tmp_path):
-    session = session_of("a", "/h/.cache", "/py", "/s/0", **{"/src": "code/1"})
-    hosts = SshHosts([session], shared=False)
-    how = Step(logs=tmp_path, first_host_only=True)
+    hosts = SshHosts([session_of("a", "/h/.cache", "/py", "/s/0")], {})
+    how = Step(logs=tmp_path / "work", first_host_only=True)
     program, _, module, facts, dashes, *command = hosts.step(["run", "me"], how)
     assert (program, module) == (sys.executable, "rankbench.launch.hosts.ssh_step")
     assert (dashes, command) == ("--", ["run", "me"])
-    assert json.loads(facts) == {
+    found = json.loads(facts)
+    assert Path(found.pop("there")).parent == Path("/h/.cache/launches")
+    assert found == {
         "hosts": [
             {
                 "name": "a",
-                "python": "/py",
                 "control": "/s/0",
-                "folder": "/h/.cache",
-                "places": [["/src", "code/1"]],
+                "python": "/py",
+                "source": str(SOURCE),
+                "words": {sys.executable: "/py"},
             }
         ],
-        "shared": False,
+        "launch": str(tmp_path),
         "first_only": True,
-        "work": str(tmp_path),
     }
     assert hosts.names == ("a",)
     assert len({hosts.port(serial) for serial in range(50)}) == 50
@@ -151,45 +151,30 @@ def test_the_step_is_a_program_with_what_it_needs(tmp_path):
     assert not hosts.share_files
 
 
-def test_paths_are_those_of_the_other_host():
-    places = [("/p/src", "/c/code"), ("/p", "/c/p"), ("/p/src/x", "/y")]
-    text = "/p/src:/p/src/x.py -I/p/srcs a=/p/data '/p' /q/p/src"
-    assert translate(text, places) == (
-        "/c/code:/y.py -I/p/srcs a=/c/p/data '/c/p' /q/p/src"
-    ).replace("/y.py", "/c/code/x.py")
+def test_a_launch_has_the_paths_of_its_hosts(tmp_path):
+    own = {"model": tmp_path / "own/1f/net.py"}
+    spec = make_spec(directory=tmp_path / "1", data_dir=Path("/data"), own=own)
+    needs = Needs(
+        source=SOURCE,
+        code="ab" * 32,
+        data_dir=Path("/data"),
+        own=[tmp_path / "own/1f"],
+        native=True,
+    )
+    session = session_of("a", "/h", "/py", "/s/0")
+    there = SshHosts([session], places_of(needs)).place(spec)
+    assert there.source == Path("/h/code", "ab" * 8)
+    assert there.data_dir == Path("/h/data")
+    assert there.own == {"model": Path("/h/own/1f/net.py")}
+    assert there.directory.parent == Path("/h/launches")
+    assert SshHosts([session], None).place(spec) == spec
 
 
-def test_a_backslash_in_a_path_is_no_escape():
-    assert translate("/p", [("/p", r"/a\1b")]) == r"/a\1b"
-
-
-def test_the_number_of_a_host_and_its_variables():
-    env = for_hosts(1, {"PATH": "/bin", "SSH_AUTH_SOCK": "/s", "XDG_RUNTIME_DIR": "/r"})
-    assert env == {"PATH": "/bin", "RANKBENCH_NODE": "1"}
-    assert read_node(env) == 1
+def test_variables_that_hold_on_other_hosts():
+    own = {"SSH_AUTH_SOCK": "/s", "XDG_RUNTIME_DIR": "/r", "HOME": "/h"}
+    assert for_hosts({"PATH": "/bin", **own}) == {"PATH": "/bin"}
+    assert read_node({"RANKBENCH_NODE": "1"}) == 1
     assert read_node({"SLURM_NODEID": "2", "RANKBENCH_NODE": "1"}) == 2
-
-
-def test_programs_of_the_other_host_come_first(monkeypatch):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setenv("HOME", "/users/b")
-    order = {"env": {"PATH": "/a/bin:/usr/bin", "HOME": "/users/a"}, "mark": "m"}
-    env = environment_of(order)
-    beside = str(Path(sys.executable).parent)
-    assert env["PATH"] == f"{beside}:/a/bin:/usr/bin:/bin"
-    assert (env["HOME"], env["RANKBENCH_LAUNCH"]) == ("/users/b", "m")
-
-
-def test_programs_of_a_copied_environment_run_its_python(tmp_path):
-    part, path = tmp_path / "e.part", tmp_path / "e"
-    (part / "bin").mkdir(parents=True)
-    (part / "bin/python").symlink_to("/usr/bin/python3")
-    (part / "bin/torchrun").write_text("#!/was/.venv/bin/python\nimport torch\n")
-    (part / "bin/other").write_text("#!/was/.venvs/bin/python\n")
-    move_in({"part": str(part), "path": str(path), "was": "/was/.venv"})
-    assert (path / "bin/torchrun").read_text() == f"#!{path}/bin/python\nimport torch\n"
-    assert (path / "bin/other").read_text() == "#!/was/.venvs/bin/python\n"
-    assert os.readlink(path / "bin/python") == "/usr/bin/python3"
 
 
 def test_copies_lie_under_their_digest(tmp_path):
@@ -207,6 +192,23 @@ def test_copies_lie_under_their_digest(tmp_path):
     }
 
 
+def test_hosts_with_different_homes_cannot_share_no_files():
+    def session(name: str, home: str) -> Session:
+        found = session_of(name, f"{home}/.cache/rankbench", "/py", "/s")
+        found.facts |= {
+            **{"hostname": name, "boot": name, "executable": "/py", "versions": {}},
+            **{"python": [3, 12], "fault": None, "free": 1 << 40, "rsync": True},
+            **{"sees": {}, "container": None, "copied": None},
+        }
+        return found
+
+    first, second = session("a", "/h/me"), session("b", "/users/me")
+    needs = Needs(source=SOURCE, code="ab", data_dir=Path("/data"), native=True)
+    assert not list(ssh_module._faults(second, {"shared": True}, needs, [first]))
+    (fault,) = ssh_module._faults(second, {"shared": False}, needs, [first])
+    assert "the same path on all hosts" in fault
+
+
 # As sshd does: the user's shell runs the command, whatever ssh's options are.
 SSHD = """
 while :; do case "$1" in -o|-S) shift 2;; -*) shift;; *) break;; esac; done
@@ -218,8 +220,9 @@ exec sh -c "$*"
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Replaces ssh; returns the path of a socket."""
+    """Replaces ssh; returns the path of a socket. The host's folder is `cache`."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(ssh_module, "FOLDER", str(tmp_path / "cache"))
 
     def install(script: str) -> str:
         program = tmp_path / "ssh"
@@ -230,28 +233,38 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
     return install
 
 
-def test_ssh_that_fails_says_why_and_what_to_do(ssh):
-    socket = ssh("echo 'me@b: Permission denied (publickey).' >&2\nexit 255")
-    session = Session("b", ["python3"], socket)
-    with pytest.raises(LostHost, match="wants a password: let `ssh-copy-id b`"):
-        session.receive()
-    session.close()
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., tuple[list[str], list[str]]]:
+    """Inspect the host b, which shares files: those usable, and the faults."""
+
+    def ask(python: str = sys.executable) -> tuple[list[str], list[str]]:
+        site = {
+            "hosts": [{"name": "b", "devices": 1, "python": python}],
+            "shared": True,
+            "results_dir": str(tmp_path),
+        }
+        data = tmp_path / "data"
+        needs = Needs(source=SOURCE, code="ab", data_dir=data, native=True)
+        with SshHosts.inspect(site, needs) as (hosts, faults):
+            return [] if hosts is None else list(hosts.names), faults
+
+    return ask
 
 
-def test_an_agent_runs_in_the_first_python_that_is_there(tmp_path, ssh):
-    socket = ssh(SSHD.format(login=""))
-    session = Session("b", ["/no/python", sys.executable], socket)
-    session.send(do="hold", folder=str(tmp_path / "cache"), look_for=["/", "/none"])
-    facts = session.receive()
-    assert facts["executable"] == sys.executable
-    assert facts["sees"] == {"/": True, "/none": False}
+def test_ssh_that_fails_says_why_and_what_to_do(ssh, ask):
+    ssh("echo 'me@b: Permission denied (publickey).' >&2\nexit 255")
+    usable, (fault,) = ask()
+    assert not usable
+    assert "wants a password: let `ssh-copy-id b`" in fault
+
+
+def test_a_host_says_what_it_is(tmp_path, ssh, ask):
+    ssh(SSHD.format(login=""))
+    assert ask() == (["b"], [])
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
-    assert session.ask(do="have", paths=["/", "/none"])["have"] == facts["sees"]
-    session.close()
-    none = Session("b", ["/no/python"], socket)
-    with pytest.raises(LostHost, match="no Python at /no/python: install"):
-        none.receive()
-    none.close()
+    usable, (fault,) = ask("/no/python")
+    assert not usable
+    assert "no Python at /no/python: install" in fault
 
 
 @pytest.mark.parametrize(
@@ -259,48 +272,49 @@ def test_an_agent_runs_in_the_first_python_that_is_there(tmp_path, ssh):
     [
         r"printf '\033]0;title\007'",
         "echo 42",
-        """echo '{"exit": 1}'""",
         """printf '{"exit": 1}'""",
         "printf '\\xff\\n'",
+        "read x; :",
     ],
 )
-def test_what_a_login_script_prints_is_no_answer(tmp_path, ssh, login):
-    socket = ssh(SSHD.format(login=login))
-    session = Session("b", [sys.executable], socket, first=True)
-    session.send(do="hold", folder=str(tmp_path / "cache"), look_for=[])
-    facts = session.get_first(lambda: None)
-    assert facts["executable"] == sys.executable
-    session.close()
+def test_what_a_login_script_prints_is_no_answer(ssh, ask, login):
+    ssh(SSHD.format(login=login))
+    assert ask() == (["b"], [])
 
 
 @pytest.mark.parametrize(
     ("login", "said"),
     [
-        ("read x", "has read the input"),
         ("exit 0", "the connection was closed"),
-        ("echo bye; exit 0", "bye"),
-        ("cat > /dev/null", r"no answer within 0\.5 s"),
+        ("echo 'Connection closed by b port 22'; exit 0", "Connection closed by b"),
+        ("exec cat > /dev/null", "no answer within 0.5 s"),
     ],
 )
 def test_a_login_script_that_breaks_the_connection_is_named(
-    monkeypatch, ssh, login, said
+    monkeypatch, ssh, ask, login, said
 ):
-    monkeypatch.setattr(ssh_session, "ANSWER_SECONDS", 0.5)
-    session = Session("b", [sys.executable], ssh(SSHD.format(login=login)), first=True)
-    session.send(do="hold", folder="/none", look_for=[])
-    with pytest.raises(LostHost, match=rf"b: .*{said}.*\.bashrc.*ssh b true"):
-        session.get_first(lambda: None)
-    session.close(patience=0.1)
+    monkeypatch.setattr(ssh_module, "ANSWER_SECONDS", 0.5)
+    ssh(SSHD.format(login=login))
+    _, (fault,) = ask()
+    assert re.match(rf"b: .*{re.escape(said)}.*\.bashrc.*ssh b true", fault)
 
 
-def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh):
+def test_a_host_that_refuses_is_quoted(ssh, ask):
+    """The line about the closed connection comes last, and gives no reason."""
+    ssh("echo 'System is going down.'; echo 'Connection closed by b' >&2; exit 255")
+    assert ask() == ([], ["b: System is going down."])
+
+
+def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh, ask, monkeypatch):
     def stop() -> None:
         raise KeyboardInterrupt
 
-    session = Session("b", [sys.executable], ssh("cat > /dev/null"), first=True)
-    with pytest.raises(KeyboardInterrupt):
-        session.get_first(stop)
-    session.close(patience=0.1)
+    ssh("exec sleep 60")
+    site = {"hosts": [{"name": "b"}], "shared": True, "results_dir": "."}
+    needs = Needs(source=SOURCE, code="ab", data_dir=Path("/data"), native=True)
+    waiting = Waiting(print, stop)
+    with pytest.raises(KeyboardInterrupt), SshHosts.open(site, 1, needs, waiting):
+        pass
 
 
 @pytest.mark.parametrize(("code", "first_only"), [(0, True), (3, True), (0, False)])
@@ -312,24 +326,9 @@ def test_the_exit_code_is_that_of_hosts_that_run_the_command(
     socket = ssh(SSHD.format(login=""))
     sessions = [session_of(name, tmp_path, sys.executable, socket) for name in "ab"]
     how = Step(logs=tmp_path / "work", first_host_only=first_only)
-    argv = SshHosts(sessions, shared=True).step(["sh", "-c", f"exit {code}"], how)
+    argv = SshHosts(sessions, None).step(["sh", "-c", f"exit {code}"], how)
     done = subprocess.run(argv, timeout=60, check=False)
     assert done.returncode == code
-
-
-def test_a_host_may_have_singularity_alone(tmp_path, ssh):
-    (tmp_path / "singularity").write_text("#!/bin/sh\necho ran $*\n")
-    (tmp_path / "singularity").chmod(0o755)
-    (tmp_path / "sh").symlink_to("/bin/sh")
-    login = f"export PATH={tmp_path}"
-    session = Session("b", [sys.executable], ssh(SSHD.format(login=login)))
-    env, argv = {"PATH": str(tmp_path)}, ["apptainer", "exec", "i.sif"]
-    session.send(do="run", argv=argv, env=env, mark="m", launch=None)
-    said = b""
-    while "exit" not in (message := session.receive()):
-        said += base64.b64decode(message["out"])
-    session.close()
-    assert said == b"ran exec i.sif\n"
 
 
 @pytest.mark.equipment
@@ -341,13 +340,13 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(tmp_path, ssh, code):
     work, cache = tmp_path / "launch/work", tmp_path / "cache"
     (work / "progress").mkdir(parents=True)
     (cache / "launches").mkdir(parents=True)
-    (work / "launch.json").write_text(f"in {work}")
+    (work / "launch.json").write_text("it\n")
     socket = ssh(SSHD.format(login=""))
     session = session_of("b", cache, sys.executable, socket)
-    hosts = SshHosts([session], shared=False)
+    hosts = SshHosts([session], {})
     # It runs in the launch's folder of the host, whose paths it sees.
     script = (
-        "cat work/launch.json; echo; echo {} > work/rank0.json; echo log > rank0.log;"
+        "pwd; cat work/launch.json; echo {} > work/rank0.json; echo log > rank0.log;"
         f"echo host > launcher.log; exit {code}"
     )
     (tmp_path / "launch/launcher.log").write_text("ours\n")
@@ -359,8 +358,8 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(tmp_path, ssh, code):
         check=False,
     )
     assert done.returncode == code, done.stdout
-    assert done.stdout.startswith(f"in {cache}/launches/")
-    assert (work / "launch.json").read_text() == f"in {work}"
+    assert re.match(rf"{cache}/launches/\w+\nit\n", done.stdout)
+    assert (work / "launch.json").read_text() == "it\n"
     assert (work / "rank0.json").read_text() == "{}\n"
     assert (work / "../rank0.log").read_text() == "log\n"
     assert (work / "../launcher.log").read_text() == "ours\n"
@@ -375,7 +374,7 @@ def test_launchers_reach_others_by_the_users_ssh(tmp_path, monkeypatch):
         became.append([program, *argv])
         raise SystemExit
 
-    environment = {"A": "b c", "HOME": "/users/a", "SSH_AUTH_SOCK": "/s"}
+    environment = {"A": "b c"}
     (tmp_path / ENVIRONMENT).write_text(json.dumps(environment))
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/bin/{name}")

@@ -12,7 +12,7 @@ import pytest
 
 from factories import make_shape, make_spec
 from rankbench.launch.process import reports, supervise
-from rankbench.launch.process.processes import Heartbeat, Stop
+from rankbench.launch.processes import Heartbeat, Stop
 
 pytestmark = pytest.mark.unit
 

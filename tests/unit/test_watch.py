@@ -13,8 +13,8 @@ import pytest
 from factories import make_spec
 from rankbench.launch.process import supervise
 from rankbench.launch.process.classify import Ending, classify
-from rankbench.launch.process.processes import Heartbeat
 from rankbench.launch.process.reports import describe_progress, read_progress
+from rankbench.launch.processes import Heartbeat
 from rankbench.rank.world.lifeline import ORPHANED
 
 pytestmark = pytest.mark.unit

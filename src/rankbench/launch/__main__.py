@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rankbench.environ import restore_job
 from rankbench.launch.job.measure import run_job
-from rankbench.launch.process.processes import Interrupted
+from rankbench.launch.processes import Interrupted
 from rankbench.record import Layout
 from rankbench.say import say
 

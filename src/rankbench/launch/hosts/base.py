@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -15,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from rankbench.environ import job_id
-from rankbench.launch.hosts.ssh_agent import take_lock
+from rankbench.launch_spec import LaunchSpec
 from rankbench.record import first_line
 from rankbench.schedulers import SCHEDULERS, Scheduler, scheduler_of
 
@@ -236,6 +238,10 @@ class Hosts(ABC):
         """
         return self
 
+    def place(self, spec: LaunchSpec) -> LaunchSpec:
+        """Return a launch with the paths that the hosts know its files by."""
+        return spec
+
     @abstractmethod
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         """Return the command that runs a command on every host."""
@@ -417,6 +423,27 @@ def choose_port(owner: int, serial: int) -> int:
         serial: of the launch.
     """
     return FIRST_PORT + (owner * 97 + serial) % (LAST_PORT + 1 - FIRST_PORT)
+
+
+def take_lock(name: str | None = None) -> socket.socket | None:
+    """A socket that holds the lock of a machine; None while another process holds it.
+
+    The lock is the abstract name of a socket: the kernel releases it with the process,
+    however the process ends. A lock file below TMPDIR or /tmp would differ with each
+    TMPDIR and each private /tmp of a Slurm job.
+
+    Args:
+        name: of the lock; None is that of this user.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(f"\0{name or f'rankbench-{os.getuid()}'}")
+    except OSError as error:
+        held.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return held
 
 
 @contextmanager

@@ -6,55 +6,185 @@ nothing is copied twice and nothing is overwritten that another run uses.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
+import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
 from rankbench.environ import for_ssh
-from rankbench.launch.hosts.base import Hosts, Needs, Step, Waiting, choose_port
-from rankbench.launch.hosts.ssh_agent import version_of
-from rankbench.launch.hosts.ssh_session import LostHost, Session
+from rankbench.launch.hosts.base import (
+    Hosts,
+    Needs,
+    Step,
+    Waiting,
+    choose_port,
+    run_to_end,
+)
+from rankbench.launch.hosts.ssh_host import BUSY
+from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS, version_of
+from rankbench.launch.hosts.ssh_step import COPY_SECONDS, Connection, close
+from rankbench.launch_spec import LaunchSpec
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
 LEAST_PYTHON = [3, 11]
-MOST_PATH = 60  # bytes, so that the paths of sockets are short enough
 LEAST_ROOM = 16 << 20  # bytes, for code and logs
+ANSWER_SECONDS = 60.0  # for the first answer
+BEAT_SECONDS = 2.0
 ANOTHER = "name another interpreter (python in hosts of site.yaml)"
 
+PROBE = Path(__file__).with_name("ssh_probe.py")
+# Runs the probe in the first of several interpreters that is there.
+_FIND = (
+    'probe="$0" folder="$1" paths="$2"; shift 2; for python; do '
+    'command -v "$python" >/dev/null && exec "$python" -I -c "$probe" "$folder" '
+    '"$paths"; done; echo "no Python at $*" >&2; exit 127'
+)
+# The programs of a virtual environment name its Python in their first line.
+_MOVE_IN = (
+    '[ -e "$1" ] || { find "$0/bin" -type f -exec sed -i "1s|^#!$2/|#!$1/|" {} + && '
+    'mv -T "$0" "$1"; }'
+)
+
 _Site = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Session(Connection):
+    """A host that is held for as long as this object is open.
+
+    Attributes:
+        facts: what the host has said of itself.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: Sequence[str]) -> None:
+        """Run a program of the host, in place of the one before."""
+        self.close()
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for the program that has opened the connection.
+                start_new_session=True,
+            )
+        threading.Thread(target=_beat, args=(self._process,), daemon=True).start()
+
+    def answer(
+        self, heed: Callable[[], None], *, after: int = 0, seconds: float | None = None
+    ) -> str:
+        """Return what the program of the host answers.
+
+        Args:
+            heed: raises if waiting must end.
+            after: how many answers were there before.
+            seconds: that it has; None for `ANSWER_SECONDS`.
+
+        Raises:
+            ValueError: the program has ended, or has not answered in time.
+        """
+        assert self._process is not None
+        seconds = seconds or ANSWER_SECONDS
+        deadline = time.monotonic() + seconds
+        while True:
+            ended = self._process.poll() is not None
+            said = self.log.read_text(errors="replace")
+            found: list[str] = re.findall("\x1e(.*?)\x1e", said)
+            if len(found) > after:
+                return found[after]
+            late = time.monotonic() > deadline
+            if ended or late:
+                why = f"no answer within {seconds:g} s" if late else ""
+                raise ValueError(self.explain(said, why, answered=bool(self.facts)))
+            heed()
+            time.sleep(0.05)
+
+    def hold(self, waiting: Waiting, *, locks: bool) -> None:
+        """Hold the host; wait for other measurements there if it is to be locked.
+
+        Raises:
+            ValueError: the host is lost, or does not answer.
+        """
+        lock = ["--lock"] if locks else []
+        self.start(self.run_module("hold", self.facts["folder"], *lock, first=True))
+        if self.answer(waiting.heed) == BUSY:
+            waiting.say(f"  waiting: another measurement runs on the host {self.name}")
+            self.answer(waiting.heed, after=1, seconds=math.inf)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of ssh; None once the connection is lost."""
+        alive = self._process is not None and self._process.poll() is None
+        return self._process.pid if self._process and alive else None
+
+    def close(self) -> None:
+        """End the connection, and with it what it holds."""
+        if self._process is not None:
+            close(self._process)
+            try:
+                self._process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    @property
+    def log(self) -> Path:
+        """What the program has printed."""
+        return Path(f"{self.control}.log")
+
+
+def _beat(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError, ValueError):
+        while process.poll() is None:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            time.sleep(BEAT_SECONDS)
 
 
 class SshHosts(Hosts):
     """Hosts of a site file, the first of which a launch uses."""
 
     start_within = 0.0
-    # Agents first ask ranks to end, then kill them, then their files are fetched.
+    # Hosts first ask ranks to end, then kill them, then their files are fetched.
     end_within = 30.0
     is_here = False
     has_ssh = True
 
-    def __init__(self, sessions: Sequence[Session], *, shared: bool) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], places: Mapping[str, str] | None
+    ) -> None:
         """Keep the connections to the hosts.
 
         Args:
             sessions: with the hosts, that of rank 0 first.
-            shared: whether they see this machine's files at the same paths.
+            places: as of `places_of`; None if they see this machine's files at the same
+                paths.
         """
-        self.sessions, self.share_files = sessions, shared
+        self.sessions, self._places = sessions, places
+        self.share_files = places is None
         self.names = tuple(session.name for session in sessions)
-        self.helpers = [session.pid for session in sessions]
+        self.helpers = [session.pid for session in sessions if session.pid]
 
     @classmethod
     @contextmanager
@@ -68,56 +198,67 @@ class SshHosts(Hosts):
             if faults:
                 raise ValueError("hosts in site.yaml: " + "; ".join(faults))
             # In the same order everywhere, so that two runs never wait for each other.
-            # The agents hold the locks, since this machine need not be a host.
+            # The hosts hold the locks, since this machine need not be a host.
             for session in sorted(found, key=lambda session: session.name):
-                _lock(session, waiting)
+                session.hold(waiting, locks=True)
             if not site["shared"]:
                 for session in found:
                     bring(session, needs, waiting.say)
-            yield cls(found, shared=site["shared"])
+            yield cls(found, None if site["shared"] else places_of(needs))
 
     @classmethod
     @contextmanager
     def inspect(
         cls, site: _Site, needs: Needs
     ) -> Iterator[tuple[Self | None, list[str]]]:
+        waiting = Waiting(print, lambda: None)
         with ExitStack() as stack:
-            found, faults = _connect(stack, site, site["hosts"], needs, lambda: None)
+            found, faults = _connect(stack, site, site["hosts"], needs, waiting.heed)
             faults += _differing_images(found, needs, copied=not site["shared"])
             usable = []
             for session in found:
                 try:
+                    session.hold(waiting, locks=False)
                     if not site["shared"]:
                         bring(session, replace(needs, images={}), print)
                     usable.append(session)
                 except ValueError as error:
                     faults.append(str(error))
-            yield cls(usable, shared=site["shared"]) if usable else None, faults
+            places = None if site["shared"] else places_of(needs)
+            yield cls(usable, places) if usable else None, faults
 
     def choose(self, count: int, turn: int) -> SshHosts:
         chosen = self.sessions[:count]
         for session in chosen:
-            try:
-                session.get(timeout=0)
-            except LostHost as error:
-                raise ValueError(f"lost the host {error}") from error
-        return SshHosts(chosen, shared=self.share_files)
+            if session.pid is None:
+                said = session.explain(session.log.read_text(errors="replace"))
+                raise ValueError(f"lost the host {said}")
+        return SshHosts(chosen, self._places)
+
+    def place(self, spec: LaunchSpec) -> LaunchSpec:
+        image = spec.image and {
+            **spec.image,
+            "file": str(self._there(Path(spec.image["file"]))),
+        }
+        return replace(
+            spec,
+            directory=self._there(spec.directory),
+            source=self._there(spec.source),
+            data_dir=self._there(spec.data_dir),
+            own={kind: self._there(file) for kind, file in spec.own.items()},
+            image=image,
+        )
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
+        launch = how.logs.parent
         facts = {
             "hosts": [
-                {
-                    "name": session.name,
-                    "python": session.python,
-                    "control": session.control,
-                    "folder": session.facts["folder"],
-                    "places": sorted(session.copied.items()),
-                }
+                {each.name: getattr(session, each.name) for each in fields(Connection)}
                 for session in self.sessions
             ],
-            "shared": self.share_files,
+            "launch": str(launch),
+            "there": str(self._there(launch)),
             "first_only": how.first_host_only,
-            "work": str(how.logs),
         }
         module = "rankbench.launch.hosts.ssh_step"
         return [sys.executable, "-m", module, json.dumps(facts), "--", *argv]
@@ -129,6 +270,26 @@ class SshHosts(Hosts):
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
         return for_ssh(inherited)
 
+    def _there(self, path: Path) -> Path:
+        """The path on the hosts of a file, or of the folder of a launch."""
+        if self._places is None:
+            return path
+        folder = Path(self.sessions[0].facts["folder"])
+        for here, there in self._places.items():
+            if path.is_relative_to(here):
+                return folder / there / path.relative_to(here)
+        return folder / "launches" / f"{zlib.crc32(os.fsencode(path)):08x}"
+
+
+def places_of(needs: Needs) -> dict[str, str]:
+    """Path here -> path in the folder of rankbench on a host that shares no files."""
+    return {
+        str(needs.source): f"code/{needs.code[:16]}",
+        str(needs.data_dir): "data",
+        **{str(folder): f"own/{folder.name}" for folder in needs.own},
+        **{file: f"images/{digest}.sif" for file, digest in needs.images.items()},
+    }
+
 
 def _connect(
     stack: ExitStack,
@@ -137,55 +298,53 @@ def _connect(
     needs: Needs,
     heed: Callable[[], None],
 ) -> tuple[list[Session], list[str]]:
-    """Connect to all hosts at the same time; those without a fault, and the faults."""
+    """Ask all hosts at the same time; those without a fault, and the faults."""
     if shutil.which("ssh") is None:
         raise ValueError("this machine has no ssh: install OpenSSH's client")
     # Only this user may use the sockets. Their paths have at most 107 bytes.
-    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < MOST_PATH else "/tmp"  # noqa: S108
-    folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir=short)
+    folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir="/tmp")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    look_for: list[str] = []
+    environment = environment_place()
+    look_for = [*places_of(needs).values(), *([environment] if environment else [])]
     if site["shared"]:
         # Hosts must see what is needed, and a new folder of results.
-        new = tempfile.mkdtemp(
-            prefix=".shared.", dir=Path(site["results_dir"]).resolve()
-        )
+        results = Path(site["results_dir"]).resolve()
+        new = tempfile.mkdtemp(prefix=".shared.", dir=results)
         stack.callback(shutil.rmtree, new, ignore_errors=True)
         files = (needs.source, *needs.data, *needs.own, *map(Path, needs.images))
         look_for = [*(str(path) for path in files if path.exists()), new]
-    opened = []
+    probe = ("sh", "-c", _FIND, PROBE.read_text(), FOLDER, json.dumps(look_for))
+    asked = []
     for number, host in enumerate(listed):
-        pythons = _pythons(host, site, needs)
-        session = Session(host["name"], pythons, f"{folder}/{number}", first=True)
+        session = Session(host["name"], f"{folder}/{number}")
         stack.callback(session.close)
-        session.send(do="hold", folder=FOLDER, look_for=look_for)
-        session.keep_alive()
-        opened.append(session)
-    usable, faults = [], []
-    for session in opened:
-        heed()
+        asked.append((session, _pythons(host, site, needs)))
+        session.start(session.command(*probe, *asked[-1][1]))
+    usable: list[Session] = []
+    faults = []
+    program = next(filter(shutil.which, CONTAINER_PROGRAMS), CONTAINER_PROGRAMS[0])
+    for session, pythons in asked:
         try:
-            facts = session.get_first(heed)
-        except LostHost as error:
+            session.facts = facts = json.loads(session.answer(heed))
+            executable = facts["executable"]
+            # An interpreter that the site file names is the only one that was tried.
+            session.python = pythons[0] if len(pythons) == 1 else executable
+            session.words = {
+                sys.executable: session.python,
+                program: facts["container"] or program,
+            }
+            copies = sys.executable in pythons and executable != sys.executable
+            facts["copied"] = None
+            if needs.native and copies:
+                facts["copied"] = f"{facts['folder']}/{environment}"
+            if said := list(_faults(session, site, needs, usable)):
+                raise ValueError("; ".join(f"{session.name}: {each}" for each in said))
+            session.source = str(needs.source)
+            if not site["shared"]:
+                _bring_code(session, needs)
+            usable.append(session)
+        except ValueError as error:
             faults.append(str(error))
-            continue
-        tried, found = session.tried, facts["executable"]
-        # An interpreter that the site file names is the only one that was tried.
-        may_copy = sys.executable in tried and environment_place() is not None
-        session.facts = {**facts, "copy": may_copy and found != sys.executable}
-        session.python = tried[0] if len(tried) == 1 else found
-        said = [f"{session.name}: {fault}" for fault in _faults(session, site, needs)]
-        faults += said
-        usable += [] if said else [session]
-    first: dict[tuple[str, str], str] = {}
-    for session in usable:
-        machine = session.facts["hostname"], session.facts["boot"]
-        if machine in first:
-            faults.append(
-                f"{session.name}: is the same machine as {first[machine]}: list it "
-                "once, with all its devices"
-            )
-        first.setdefault(machine, session.name)
     return usable, faults
 
 
@@ -200,8 +359,14 @@ def _pythons(host: Mapping[str, Any], site: _Site, needs: Needs) -> tuple[str, .
     return (sys.executable, base, *(() if needs.native else ("python3",)))
 
 
-def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
-    """What is wrong with a host, with a remedy."""
+def _faults(
+    session: Session, site: _Site, needs: Needs, others: Sequence[Session]
+) -> Iterator[str]:
+    """What is wrong with a host, with a remedy.
+
+    Args:
+        others: hosts that can be used.
+    """
     facts = session.facts
     if facts["python"] < LEAST_PYTHON:
         python = ".".join(map(str, facts["python"]))
@@ -212,7 +377,7 @@ def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
         free = facts["free"] >> 20
         yield f"has {free} MiB free in {facts['folder']}: make room there"
     unseen = [path for path, seen in facts["sees"].items() if not seen]
-    if unseen:
+    if site["shared"] and unseen:
         yield (
             f"does not see {unseen[-1]}: shared: true needs a folder that all hosts "
             "see at the same path; say shared: false, and rankbench copies"
@@ -222,15 +387,27 @@ def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
     there = facts["versions"]
     here = {name: version_of(name) for name in there}
     differ = [name for name in there if here[name] not in (None, there[name])]
-    if needs.native and not facts["copy"] and differ:
+    if needs.native and not facts["copied"] and differ:
         have = [f"{n} {there[n]}" if there[n] else f"no {n}" for n in differ]
         wanted = " ".join(f"{name}=={here[name]}" for name in differ)
         yield (
             f"has {', '.join(have)}: install what this machine has, {wanted}, or "
             f"{ANOTHER}"
         )
-    if not needs.native and not facts["apptainer"]:
+    if not needs.native and not facts["container"]:
         yield "has no Apptainer on PATH: install it there"
+    for other in others:
+        if all(facts[key] == other.facts[key] for key in ("hostname", "boot")):
+            yield (
+                f"is the same machine as {other.name}: list it once, with all its "
+                "devices"
+            )
+        elif not site["shared"] and facts["folder"] != other.facts["folder"]:
+            yield (
+                f"has the folder of rankbench at {facts['folder']}, and {other.name} "
+                f"at {other.facts['folder']}: ranks need the same path on all hosts "
+                "(the same home), or a folder that all see (shared: true)"
+            )
 
 
 def _differing_images(
@@ -244,33 +421,17 @@ def _differing_images(
             f"{folder}/images/{digest}.sif" if copied else file: digest
             for file, digest in needs.images.items()
         }
-        try:
-            hashes = session.ask(do="hash", paths=list(paths))["hashes"]
-        except LostHost as error:
-            faults.append(str(error))
-            continue
+        command = session.command("sha256sum", "--", *paths)
+        said = run_to_end(command, timeout=COPY_SECONDS).stdout
+        # Images that are not there yet have no line.
+        hashes = {line[66:]: line[:64] for line in said.splitlines()}
         faults += [
             f"{session.name}: {path} is another image (sha256 {hashes[path][:12]}, "
             f"expected {digest[:12]}): remove it there, or copy the right one"
             for path, digest in paths.items()
-            if hashes[path] not in (None, digest)
+            if hashes.get(path, digest) != digest
         ]
     return faults
-
-
-def _lock(session: Session, waiting: Waiting) -> None:
-    """Wait for this user's other measurements on a host, then hold its lock."""
-    session.send(do="lock")
-    while True:
-        message = session.get(timeout=0.5)
-        if message is None:
-            waiting.heed()
-        elif message.get("busy"):
-            waiting.say(
-                f"  waiting: another measurement runs on the host {session.name}"
-            )
-        elif message.get("locked"):
-            return
 
 
 @cache
@@ -291,69 +452,51 @@ def environment_place() -> str | None:
     return f"environments/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def places_of(needs: Needs) -> dict[str, str]:
-    """Path here -> path in the folder of rankbench on a host."""
-    return {
-        str(needs.source): f"code/{needs.code[:16]}",
-        str(needs.data_dir): "data",
-        **{str(folder): f"own/{folder.name}" for folder in needs.own},
-        **{file: f"images/{digest}.sif" for file, digest in needs.images.items()},
-    }
+def _bring_code(session: Session, needs: Needs) -> None:
+    """Copy rankbench itself to a host.
+
+    Raises:
+        ValueError: the copy fails.
+    """
+    session.source = f"{session.facts['folder']}/{places_of(needs)[str(needs.source)]}"
+    session.rsync(f"{needs.source}/rankbench", to=f"{session.name}:{session.source}/")
 
 
 def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:
-    """Copy to a host what it lacks.
+    """Copy to a host what it lacks of data, own files, images and packages.
 
     Raises:
         ValueError: there is no room, or a copy fails.
     """
-    folder = session.facts["folder"]
-    there, places = f"{session.name}:{folder}", places_of(needs)
-    session.copied = dict(places)
-    code = f"{there}/{places[str(needs.source)]}/"
-    rsync = session.rsync
-    rsync(f"{needs.source}/rankbench", to=code)
+    folder, name = session.facts["folder"], session.name
     if needs.data:
-        rsync(*map(str, needs.data), to=f"{there}/data/")
+        session.rsync(*map(str, needs.data), to=f"{name}:{folder}/data/")
     if needs.own:
-        rsync(*map(str, needs.own), to=f"{there}/own/")
-    images = {f"{folder}/{places[file]}": file for file in needs.images}
-    for path in _lacks(session, images):
-        image = Path(images[path])
-        size = image.stat().st_size
-        _check_room(session, image, size)
-        name = session.name
-        say(f"  copying {image.name} ({size >> 20} MiB) to the host {name}")
-        options = ("--archive", "--partial-dir=.part")
-        rsync(str(image), to=f"{name}:{path}", options=options)
-    environment = environment_place()
-    if needs.native and environment and session.facts["copy"]:
-        session.copied[sys.prefix] = environment
-        path = f"{folder}/{environment}"
-        session.python = f"{path}/bin/python"
-        if not _lacks(session, [path]):
-            return
-        prefix = Path(sys.prefix)
+        session.rsync(*map(str, needs.own), to=f"{name}:{folder}/own/")
+    for file, digest in needs.images.items():
+        place, image = f"images/{digest}.sif", Path(file)
+        if not session.facts["sees"][place]:
+            size = image.stat().st_size
+            say(f"  copying {image.name} ({size >> 20} MiB) to the host {name}")
+            options = ("--archive", "--partial-dir=.part")
+            session.rsync(file, to=f"{name}:{folder}/{place}", options=options)
+    if copied := session.facts["copied"]:
+        _bring_packages(session, copied, say)
+        session.python = f"{copied}/bin/python"
+        session.words |= {sys.executable: session.python, sys.prefix: copied}
+
+
+def _bring_packages(session: Session, path: str, say: Callable[[str], None]) -> None:
+    """Copy this process's virtual environment to a host, for its ranks."""
+    prefix = Path(sys.prefix)
+    if not session.facts["sees"][environment_place()]:
         size = sum(file.lstat().st_size for file in prefix.rglob("*"))
-        _check_room(session, prefix, size)
         say(f"  copying Python's packages ({size >> 20} MiB) to {session.name}")
-        part = f"{path}.part"
         # Facts about this machine are cached in the folder `var`.
         options = ("--archive", "--exclude=/var")
+        part = f"{path}.part"
         session.rsync(f"{prefix}/", to=f"{session.name}:{part}/", options=options)
-        session.ask(do="move in", part=part, path=path, was=sys.prefix)
-
-
-def _lacks(session: Session, paths: Iterable[str]) -> list[str]:
-    asked = list(paths)
-    there = session.ask(do="have", paths=asked)["have"] if asked else {}
-    return [path for path in asked if not there[path]]
-
-
-def _check_room(session: Session, file: Path, size: int) -> None:
-    free = session.facts["free"]
-    if size > free:
-        raise ValueError(
-            f"{session.name}: {file.name} has {size >> 20} MiB, and "
-            f"{session.facts['folder']} has {free >> 20} MiB free: make room there"
-        )
+        words = (_MOVE_IN, part, path, sys.prefix)
+        done = run_to_end(session.command("sh", "-c", *words), timeout=COPY_SECONDS)
+        if done.returncode:
+            raise ValueError(session.explain(done.stderr))

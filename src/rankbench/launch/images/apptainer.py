@@ -10,7 +10,7 @@ from pathlib import Path
 from spython.utils import stream_command
 
 from rankbench.launch.hosts import base
-from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
+from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 
 _SECONDS = 600
 

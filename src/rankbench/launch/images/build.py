@@ -31,7 +31,7 @@ from rankbench.launch.images.store import (
     requirements_of,
 )
 from rankbench.launch.images.verify import ask_facts, check_sif, list_packages
-from rankbench.launch.process.processes import end_descendants
+from rankbench.launch.processes import end_processes
 from rankbench.own_files import hash_file
 from rankbench.record import write_json
 
@@ -168,7 +168,7 @@ def make_image(
             ) from None
         finally:
             # Apptainer removes its unpacked files when it receives a signal to end.
-            end_descendants(grace=60)
+            end_processes(grace=60)
 
 
 def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:

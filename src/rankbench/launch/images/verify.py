@@ -14,7 +14,7 @@ from rankbench.cell import PROGRAMS
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.checks import last_words, run_inside
 from rankbench.launch.images.store import TEST, Image, Sidecar
-from rankbench.launch.process.command import SOURCE
+from rankbench.launch_spec import SOURCE
 from rankbench.own_files import hash_file
 from rankbench.record import read_json, write_json
 

@@ -17,10 +17,10 @@ from rankbench.launch.job.requests import Request
 from rankbench.launch.process.classify import Outcome, has_gate
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.evidence import describe_stands
-from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.reports import read_end
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.process.supervise import close_launch
+from rankbench.launch.processes import Stop
 from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (

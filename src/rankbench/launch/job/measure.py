@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
+from rankbench.launch import processes
 from rankbench.launch.hosts.base import Needs, Waiting, hosts_of, machine_to_itself
 from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Choose, Rounds, Say
 from rankbench.launch.launchers import find_launcher, is_array
-from rankbench.launch.process import processes
-from rankbench.launch.process.command import SOURCE
-from rankbench.launch.process.processes import Stop
+from rankbench.launch.processes import Stop
+from rankbench.launch_spec import SOURCE
 from rankbench.plan import Plan, read_plan
 from rankbench.record import (
     Layout,

@@ -17,8 +17,8 @@ from statistics import fmean
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import claim_next, open_claims
-from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.launch.process.supervise import run_launch
+from rankbench.launch.processes import Interrupted, Stop
 from rankbench.record import (
     CURED_BY_RETRY,
     MAX_RETRIES,

@@ -11,10 +11,9 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
+from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.launchers import find_launcher, is_by_ssh
 from rankbench.launch_spec import LaunchSpec
 
@@ -28,9 +27,6 @@ _FOR_APPTAINER = {
         for name in ("BIND", "BINDPATH", "MOUNT", "CACHEDIR", "CONFIGDIR", "TMPDIR")
     ),
 }
-
-# The folder that contains the package.
-SOURCE = Path(__file__).resolve().parents[3]
 
 HOME = "/opt/rankbench/home"  # of ranks in an image
 
@@ -61,16 +57,18 @@ def build_command(
         inherited: the environment to pass the known variables on from.
     """
     launcher = find_launcher(spec.cell.launcher)
+    has_data = spec.data_dir.exists()
+    work, spec = spec.work, hosts.place(spec)
     env = build_environment(spec, inherited)
     if hasattr(launcher, "build_variables"):
         env |= launcher.build_variables(spec)
     argv, outer = launcher.build_argv(spec), env
     if spec.image is not None:
-        argv = exec_argv(spec, argv)
+        argv = exec_argv(spec, argv, has_data=has_data)
         outer = environment_for(env, inherited)
     per_rank = getattr(launcher, "NEEDS", {}).get("per") == "rank"
     how = Step(
-        logs=spec.work,
+        logs=work,
         tasks_per_host=spec.shape.ranks_per_node if per_rank else 1,
         mpi=per_rank and spec.cell.backend == "mpi",
         shares_cores=spec.shares_cores,
@@ -81,18 +79,20 @@ def build_command(
     )
 
 
-def exec_argv(spec: LaunchSpec, argv: Sequence[str]) -> list[str]:
+def exec_argv(
+    spec: LaunchSpec, argv: Sequence[str], *, has_data: bool = True
+) -> list[str]:
     """The command that runs `argv` inside the image of a launch.
 
     `/dev` is the host's, and with it `/dev/shm`: the memory that ranks share is as
     large as there. `/tmp` is the host's, too.
     """
     assert spec.image is not None, "it has an image"
-    data = [spec.data_dir] if spec.data_dir.exists() else []
+    data = [spec.data_dir] if has_data else []
     # Scripts may download what they train on.
     downloads = [] if spec.cell.script is None else data
     readable = [
-        SOURCE,
+        spec.source,
         *([] if downloads else data),
         *spec.binds,
         *sorted(set(spec.own_folders.values())),
@@ -253,7 +253,7 @@ def build_environment(
     passed |= {
         # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",
-        "PYTHONPATH": str(SOURCE),
+        "PYTHONPATH": str(spec.source),
         "PYTHONUNBUFFERED": "1",
     }
     if spec.scratch is not None:

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankbench.environ import job_id
+from rankbench.launch import processes
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.launchers import find_launcher, hostfile
-from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Outcome, classify, judge_gate
 from rankbench.launch.process.command import build_command, find_settings
 from rankbench.launch.process.evidence import find_hints
-from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
     are_all_in,
     collapse_phases,
@@ -37,6 +36,7 @@ from rankbench.launch.process.reports import (
 )
 from rankbench.launch.process.scratch import NoScratch, private_scratch
 from rankbench.launch.process.transport import join, read_logs
+from rankbench.launch.processes import Heartbeat, Stop
 from rankbench.launch_spec import LaunchSpec
 from rankbench.record import RECORD_VERSION, UNCLEAN_END, Record, write_json
 
@@ -88,7 +88,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     clock = time.monotonic()
     command = build_command(spec, hosts)
     # What launcher and ranks read at their start.
-    spec.write()
+    hosts.place(spec).write(spec.file)
     spec.progress.mkdir()
     spec.hostfile.write_text(hostfile(spec))
     if spec.image is not None:
@@ -126,7 +126,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
             if hosts.end_within:
                 child.terminate()
                 processes.wait_for_exit(child, hosts.end_within)
-            processes.end_descendants()
+            processes.end_processes()
             returncode = child.wait()
             job_ended = None if returncode == 0 else hosts.why_ended()
             # A job that ends also ends its steps, and leaves no time to wait.

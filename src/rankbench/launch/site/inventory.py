@@ -42,11 +42,13 @@ from rankbench.launch.hosts.base import (
     hosts_of,
     run_to_end,
     run_well,
+    take_lock,
     why_not,
 )
-from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS, take_lock
-from rankbench.launch.process.command import SOURCE, environment_for
+from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
+from rankbench.launch.process.command import environment_for
 from rankbench.launch.site.cuda import list_gpus, read_driver
+from rankbench.launch_spec import SOURCE
 from rankbench.record import read_json, write_json
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
@@ -162,12 +164,14 @@ def _run_on(hosts: Hosts, task: str, facts: Facts, folder: Path) -> str:
     """
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", MODULE, str(work), task, json.dumps(facts)]
+    command = [sys.executable, "-m", MODULE, work.name, task, json.dumps(facts)]
     try:
         done = run_to_end(
             hosts.step(command, Step(logs=work)),
             env={**without_job(), "PYTHONPATH": str(SOURCE), **hosts.variables()},
             timeout=_LOOK_SECONDS,
+            # Hosts that share no files have this folder elsewhere.
+            cwd=folder,
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {_LOOK_SECONDS:g} s"

@@ -22,7 +22,7 @@ from typing import Any
 from rankbench.cell import PACKAGES
 from rankbench.environ import physical_cores
 from rankbench.launch.hosts.base import run_to_end
-from rankbench.launch.process.command import SOURCE
+from rankbench.launch_spec import SOURCE
 from rankbench.record import write_json
 
 # A file of each package that every new build of it replaces.

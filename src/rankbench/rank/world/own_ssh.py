@@ -17,11 +17,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from rankbench.environ import for_hosts
 from rankbench.rank.world.remote import read_ssh, write_ssh
 
-# Variables of this host and of this program, which do not hold on others.
-_STAYS_HERE = ("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "_")
-_STAYS_HERE_PREFIXES = ("SSH_", "XDG_", "RANKBENCH_NODE")
 ENVIRONMENT = "environment.json"
 
 
@@ -36,7 +34,7 @@ def main() -> NoReturn:
     environment = {**os.environ, "PATH": path}
     kept = folder / ENVIRONMENT
     kept.touch(0o600)
-    kept.write_text(json.dumps(environment))
+    kept.write_text(json.dumps(for_hosts(environment)))
     os.execvpe(command[0], command, environment)  # noqa: S606
 
 
@@ -47,11 +45,7 @@ def real_ssh(folder: Path, host: str, command: str) -> NoReturn:
     program = shutil.which("ssh", path=":".join(others))
     if program is None:
         sys.exit("this host has no ssh: install OpenSSH's client")
-    variables = [
-        f"{name}={value}"
-        for name, value in environment.items()
-        if name not in _STAYS_HERE and not name.startswith(_STAYS_HERE_PREFIXES)
-    ]
+    variables = [f"{name}={value}" for name, value in environment.items()]
     # Through a shell of its own, so that `cd` and lists of commands work after env.
     there = shlex.join(["exec", "env", *variables, "sh", "-c", command])
     argv = [program, "-T", "-o", "BatchMode=yes", "--", host, there]

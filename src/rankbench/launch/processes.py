@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,18 +28,30 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def end_descendants(*, grace: float = 3.0) -> None:
-    """End all processes below this one: SIGTERM, after `grace` seconds SIGKILL."""
+def end_processes(
+    find: Callable[[], Collection[int]] | None = None,
+    *,
+    grace: float = 3.0,
+    give_up: float = UNKILLABLE_AFTER,
+) -> None:
+    """End processes: SIGTERM, after `grace` seconds SIGKILL.
+
+    Args:
+        find: returns the ids of those that live; None means all below this one.
+        grace: seconds.
+        give_up: seconds after which we no longer wait. A process that waits for a
+            device or a dead file server cannot be killed.
+    """
+    find = find or descendants
+    _signal(find(), signal.SIGTERM)
     deadline = time.monotonic() + grace
-    _signal_all(signal.SIGTERM)
-    while descendants() and time.monotonic() < deadline:
+    while find() and time.monotonic() < deadline:
         time.sleep(0.05)
     # Killing a process may make us the parent of its children: repeat until none is
-    # left. A process that waits for a device or a dead file server cannot be killed,
-    # and must not block us for ever.
-    deadline = time.monotonic() + UNKILLABLE_AFTER
-    while descendants() and time.monotonic() < deadline:
-        _signal_all(signal.SIGKILL)
+    # left.
+    deadline = time.monotonic() + give_up
+    while (left := find()) and time.monotonic() < deadline:
+        _signal(left, signal.SIGKILL)
         time.sleep(0.02)
 
 
@@ -68,8 +80,8 @@ def descendants() -> list[int]:
     return living
 
 
-def _signal_all(number: int) -> None:
-    for pid in descendants():
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
