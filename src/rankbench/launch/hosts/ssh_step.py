@@ -37,10 +37,10 @@ COPY_SECONDS = 3600.0
 LOST = 255  # the exit code of ssh
 
 # Files that hosts write and the supervisor reads while ranks run.
-_REPORTS = ("/work/", "/work/rank*.json", "/work/progress/***")
+_REPORTS = ("work/", "work/rank*.json", "work/progress/***")
 # Files of a launch that the supervisor writes, and a folder that hosts need only during
 # the launch.
-_OURS = ("/claim.json", "/launcher.log", "/work/heartbeat", "/work/home")
+_OURS = ("/claim.json", "/launcher.log", "work/heartbeat", "work/home")
 
 # Gives a command the variables that were sent, and of this host's own ones those that
 # programs need. Programs of this host come after those that were sent.
