@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -325,14 +326,22 @@ def test_the_next_launches_and_their_command(tmp_path, cli):
 
 
 def test_an_interrupted_run_is_shown_as_partial(tmp_path):
-    _, said = say(write(tmp_path, [SINGLE, DDP], done=3))
+    layout = write(tmp_path, [SINGLE, DDP], done=3)
+    _, said = say(layout)
     assert said["BEST"].startswith(
-        "cannot be told: the run is not complete (3 of 8 launches of 2 rows are done); "
+        "cannot be told: the run is not complete (6 of 16 launches are done); "
         "measured samples/s, not judged: ddp over gloo on 2 cores 15"
     )
     assert said["NEXT"] == (
         "rankbench run bench.yaml --site 'my profile' # continues, about 60 s"
     )
+    (ddp,) = layout.records.glob("ddp*")
+    shutil.rmtree(ddp)
+    _, said = say(layout)
+    assert said["BEST"].startswith(
+        "cannot be told: the run is not complete (3 of 16 launches are done)"
+    )
+    assert said["NEXT"].endswith(" # continues, about 78 s")
 
 
 def test_numbers_of_before_a_change_are_shown_as_old(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
 from rankbench.record import (
@@ -59,9 +60,6 @@ EFFICIENCY = 0.7
 
 # Costs are of so many samples or tokens.
 MILLION = 1_000_000
-
-# What the reasons of stale rows begin with, whose numbers are old.
-_OLD = (CHANGED_CELL, CHANGED_IMAGE)
 
 # Rows that do not say how fast a strategy is.
 _NO_SPEED = "functional"
@@ -172,12 +170,9 @@ def _judge_workload(
     bases = (row.speedup_base for row in timed.values() if row.speedup_base)
     base = next((one.id for one in bases if one.id in timed), None)
     names = _name_rows(panel, timed)
-    old = [name for name in rows if (rows[name].reason or "").startswith(_OLD)]
-    partial = {
-        name: (0 if name in old else row.ok, row.wanted)
-        for name, row in rows.items()
-        if len(row.partial)
-    }
+    kind = panel.points[0].cell.workload()
+    planned = [one for one in found.rows if one.cell.workload() == kind]
+    measured = _describe_launches(list(timed.values()), planned, found.rows)
     facts = Workload(
         workload=panel.title,
         unit=f"{panel.unit}/s",
@@ -185,7 +180,7 @@ def _judge_workload(
         rows=len(rows),
         names=names,
         rates=_pick(rows, "throughput"),
-        measured=_describe_launches(list(timed.values()), partial, old),
+        measured=measured,
         base=base,
         devices={name: row.devices for name, row in timed.items()},
         speedups=_pick(timed, "speedup"),
@@ -195,12 +190,11 @@ def _judge_workload(
         slow = find_slow_hosts([*timed.values()])
         said = "; ".join(slow.values()) or "no host is surely slower than the others"
         return replace(facts, undecided=said)
-    kind = panel.points[0].cell.workload()
-    planned = [one for one in found.rows if one.cell.workload() == kind]
     if len(rows) < 2:
         only = "".join(f"only {names[name]} was measured" for name in rows)
         why = f"{only or 'no row shows a speed'}, so there is nothing to compare"
-        return replace(facts, undecided=why)
+        return replace(facts, undecided=_why_incomplete(measured) or why)
+    is_begun = any(len(row.partial) for row in rows.values())
     fastest = _choose(rows, margin, per_device=False)
     cheapest = _choose(rows, margin, per_device=True)
     best = fastest.recommended
@@ -215,7 +209,8 @@ def _judge_workload(
     scaling.sort(key=lambda own: best not in own.cells)
     return replace(
         facts,
-        undecided=_why_undecided(fastest, rest_on, names, partial, old),
+        undecided=(_why_incomplete(measured) if is_begun else None)
+        or _why_undecided(fastest, rest_on, names),
         fastest=fastest,
         cheapest=cheapest,
         costs={name: device_hours(rows[name]) for name in (best, cheapest.cell)},
@@ -285,8 +280,15 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
 
 
 def _describe_launches(
-    rows: Sequence[Summary], partial: Mapping[str, Sequence[int]], old: Sequence[str]
+    rows: Sequence[Summary], planned: Sequence[Summary], others: Sequence[Summary]
 ) -> Measured:
+    """When and where launches ran, and what is left.
+
+    Args:
+        rows: those with launches.
+        planned: all rows of the workload.
+        others: all rows of the experiment.
+    """
     records = [record for row in rows for record in row.records]
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
     kinds = {
@@ -296,6 +298,11 @@ def _describe_launches(
         for host in hosts.values()
     }
     counts = sorted({len(row.counted) for row in rows})
+    # How many launches rows want, and how many of these are left.
+    counts_of = [
+        (row.wanted, _count_left(row)) for row in planned if row.status != "unsupported"
+    ]
+    usual = fmean(map(mean_seconds, rows))
     return Measured(
         days=sorted({r["started"][:10] for r in records if "started" in r}),
         launches=[counts[0], counts[-1]] if counts else [],
@@ -303,12 +310,12 @@ def _describe_launches(
         repeated=sum(row.repeated for row in rows),
         hosts=len(hosts),
         machines=sorted(kinds),
-        partial=partial,
-        old=old,
+        done=sum(wanted - left for wanted, left in counts_of),
+        wanted=sum(wanted for wanted, _ in counts_of),
+        old=[row.id for row in planned if _is_old(row)],
         seconds_left=sum(
-            (partial[row.id][1] - partial[row.id][0]) * mean_seconds(row)
-            for row in rows
-            if row.id in partial
+            _count_left(row) * (mean_seconds(row) if len(row.launches) else usual)
+            for row in others
         ),
     )
 
@@ -338,25 +345,33 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
     return Choice(cell=best, recommended=simplest, rivals=rivals)
 
 
-def _why_undecided(
-    fastest: Choice,
-    rest_on: Mapping[str, Summary],
-    names: Mapping[str, str],
-    partial: Mapping[str, Sequence[int]],
-    old: Sequence[str],
-) -> str | None:
-    """Why no row is called the best; None if one is."""
-    if old:
-        which = f"{_count(len(old), 'row')} {'is' if len(old) == 1 else 'are'} old"
+def _is_old(row: Summary) -> bool:
+    return (row.reason or "").startswith((CHANGED_CELL, CHANGED_IMAGE))
+
+
+def _count_left(row: Summary) -> int:
+    """Launches that `rankbench run` will add to a row, or make anew."""
+    if _is_old(row):
+        return row.wanted
+    is_open = len(row.partial) or row.status in ("not-run", "cancelled", "stale")
+    return row.wanted - row.ok if is_open else 0
+
+
+def _why_incomplete(measured: Measured) -> str | None:
+    """What the rows of a workload lack; None if nothing."""
+    if old := len(measured.old):
+        which = f"{_count(old, 'row')} {'is' if old == 1 else 'are'} old"
         return f"{which}: the experiment or an image has changed since"
-    if partial:
-        done = sorted({ok for ok, _ in partial.values()})
-        wanted = max(wanted for _, wanted in partial.values())
-        counts = f"{done[0]} to {done[-1]}" if len(done) > 1 else f"{done[0]}"
-        return (
-            f"the run is not complete ({counts} of {wanted} launches of "
-            f"{_count(len(partial), 'row')} are done)"
-        )
+    if measured.done < measured.wanted:
+        counts = f"{measured.done} of {measured.wanted}"
+        return f"the run is not complete ({counts} launches are done)"
+    return None
+
+
+def _why_undecided(
+    fastest: Choice, rest_on: Mapping[str, Summary], names: Mapping[str, str]
+) -> str | None:
+    """Why no row of a complete run is called the best; None if one is."""
     for name, row in rest_on.items():
         causes = _find_disturbances(row)
         if len(causes) > _TOO_DISTURBED * len(row.launches):

@@ -76,10 +76,9 @@ class Measured:
         launches: the fewest and the most of a row that count.
         disturbed: launches that are left out, as far slower than their round explains.
         repeated: launches that another one replaces.
-        partial: cell -> launches that are done, and that are wanted; of rows that are
-            not measured to the end.
-        old: those of them whose numbers are of before the experiment changed.
-        seconds_left: that the other launches of these will probably take.
+        done, wanted: launches of all rows of the workload that can run here.
+        old: rows whose numbers are of before the experiment changed.
+        seconds_left: that a run of all that is missing will probably take.
     """
 
     days: Sequence[str]
@@ -88,7 +87,8 @@ class Measured:
     repeated: int
     hosts: int
     machines: Sequence[str]
-    partial: Mapping[str, Sequence[int]]
+    done: int
+    wanted: int
     old: Sequence[str]
     seconds_left: float
 

@@ -46,7 +46,7 @@ _QUESTIONS = {
 }
 
 # Statuses of rows that have not failed.
-_NOT_TRIED = {"unsupported", "not-run"}
+_NOT_TRIED = {"unsupported", "not-run", "cancelled"}
 
 # Part of a loss -> what it is, and what may help.
 _PARTS = {
@@ -456,17 +456,18 @@ def _next(answer: Answer, facts: Workload | None) -> Iterator[_Said]:
     statuses = {one.status for one in answer.without_numbers}
     failed = statuses - _NOT_TRIED - {"stale"}
     run, words = "run", tuple[str, ...]()
-    if facts and facts.measured.partial:
+    left = minutes(facts.measured.seconds_left) if facts else ""
+    if facts and facts.undecided and facts.measured.seconds_left:
         what = "measures them" if facts.measured.old else "continues"
-        why = f"{what}, about {minutes(facts.measured.seconds_left)}"
+        why = f"{what}, about {left}"
     elif facts and facts.undecided and any("disturbed" in d.cause for d in facts.trust):
         device = "cuda" if facts.device == "GPU" else "cpu"
         run, words = "rerun", ("--only", f"device={device}")
         why = "on a quiet machine"
     elif facts and (plans := [one for one in facts.next if one.settles == "fastest"]):
         words, why = ("--next", "fastest"), _launch(plans[0], facts)
-    elif statuses & {"stale", "not-run"}:
-        why = "measures what is missing or stale"
+    elif statuses & {"stale", "not-run", "cancelled"}:
+        why = "measures what is missing or stale" + (f", about {left}" if left else "")
     elif failed:
         run, words, why = "rerun", ("--failed",), "after the cause is mended"
     else:
