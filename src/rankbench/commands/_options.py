@@ -208,15 +208,15 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "predict these topologies, which were not measured", "NODESxDEVICES", nargs="+"
     ),
     "--at-least": _row(
-        "share of the first side that each row must reach, such as 0.95, or a "
-        "baseline, of which each row must reach 0.95",
+        "share of the first side that each row must reach (0.95 of a baseline that "
+        "is named here)",
         "SHARE",
         type=_share_or_path,
     ),
     "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
     "--by": _row(
-        "date: compare each run with the one before; host: the hosts of one run",
+        "each run with the one before, or the hosts of one run",
         "date|host",
         choices=("date", "host"),
     ),

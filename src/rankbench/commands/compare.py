@@ -48,9 +48,8 @@ def compare_sides(arguments: argparse.Namespace) -> int:
     """Compare runs, cell by cell, with the first one. Only launches that took turns
     say which is better: give one result folder and --between, which compares its
     cells with two values of a key. --at-least judges a machine against a baseline.
-    --by date compares each run with the one before, --by host the hosts of one run.
-    --models compares trained models, tensor by tensor. docs/comparing.md explains the
-    verdicts.
+    --by date compares each run with the one before. --models compares trained
+    models, tensor by tensor. docs/comparing.md explains the verdicts.
     """
     from rankbench.results import compare
 
