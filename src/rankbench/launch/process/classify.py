@@ -87,8 +87,7 @@ _PEER = re.compile(
 # The address that a host has given to the others, although it leads to themselves.
 _LOOPBACK = re.compile(r"\b127\.\d+\.\d+\.\d+\b")
 # What srun says first of a launcher that runs once on each host; it then ends others.
-_SRUN = re.compile(r"^srun: error: (.*)$", re.MULTILINE)
-_KILLED_THERE = re.compile(r"(\S+): tasks? \S+ Killed")
+_SRUN = re.compile(r"^srun: error: (?:(\S+): tasks? \S+ Killed$)?", re.MULTILINE)
 _OOM_OF_STEP = re.compile(
     r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
     r"(?:oom[-_]kill event|exceeded .*memory limit)",
@@ -97,10 +96,7 @@ _OOM_OF_STEP = re.compile(
 # Messages of Apptainer before anything runs, and srun's message about its exit code.
 # Output of another task may stand before it in the same line.
 _NO_CONTAINER = re.compile(r"FATAL: +(.+)$", re.MULTILINE)
-_APPTAINER_FAILED = 255
-_WHERE = re.compile(
-    r"^srun: error: (\S+): tasks? \S+ Exited with exit code 255$", re.MULTILINE
-)
+_WHERE = re.compile(r"^srun: error: (\S+): tasks? \S+ Exited with exit code 255$", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +235,7 @@ def _find_outcome(ending: Ending) -> Outcome:
         for rank, report in sorted(ending.reports.items())
         if report.get("error")
     }
-    all_well = len(ending.reports) == ending.ranks and not errors
-    if all_well:
+    if len(ending.reports) == ending.ranks and not errors:
         # Ranks write their reports last, so what they measured is complete.
         parting = None
         if ending.stopped is not None:
@@ -254,11 +249,12 @@ def _find_outcome(ending: Ending) -> Outcome:
     for rank, error in errors.items():
         if error["oom"]:
             return Outcome("oom", _of_rank(rank, error))
+    killed = [rank for rank, code in ending.exits.items() if code == -signal.SIGKILL]
+    who = f"rank {min(killed)}" if killed else "a process"
     if ending.oom_kills:
-        return Outcome("oom", f"the kernel ended {_who(ending)} for lack of memory")
+        return Outcome("oom", f"the kernel ended {who} for lack of memory")
     if _OOM_OF_STEP.search(ending.log):
-        limit = "at the memory limit of the job"
-        return Outcome("oom", f"Slurm ended {_who(ending)} {limit}")
+        return Outcome("oom", f"Slurm ended {who} at the memory limit of the job")
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Outcome("timeout", f"{limit}: {ending.progress}")
@@ -266,28 +262,17 @@ def _find_outcome(ending: Ending) -> Outcome:
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
-    silent = ending.exits.keys() - ending.reports.keys()
-    why = None
-    if fatal := _NO_CONTAINER.search(ending.log):
-        why = fatal[1]
-    elif any(ending.exits[rank] == _APPTAINER_FAILED for rank in silent):
-        # srun may end before the whole output of a task has arrived.
-        why = "Apptainer failed there, and what it said did not arrive"
-    if ending.in_image and why:
-        where = _WHERE.search(ending.log)
+    fatal, where = (one.search(ending.log) for one in (_NO_CONTAINER, _WHERE))
+    if ending.in_image and (fatal or where):
         host = f"the host {where[1]}" if where else "a host"
-        return Outcome(
-            "cancelled", f"the image does not start on {host}: {why}", "host"
-        )
-    killed = {
-        rank: code
-        for rank, code in sorted(ending.exits.items())
-        if code < 0 and code != -signal.SIGTERM and rank not in errors
-    }
-    if killed:
-        rank, code = next(iter(killed.items()))
-        reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
-        return Outcome("crashed", reason)
+        # srun may end before the whole output of a task has arrived.
+        why = fatal[1] if fatal else "what Apptainer said there did not arrive"
+        reason = f"the image does not start on {host}: {why}"
+        return Outcome("cancelled", reason, "host")
+    for rank, code in sorted(ending.exits.items()):
+        if code < 0 and code != -signal.SIGTERM and rank not in errors:
+            reason = f"rank {rank} was ended by {signal_name(-code)}"
+            return Outcome("crashed", f"{reason}; {ending.progress}")
     for rank, error in errors.items():
         if ending.is_spread and (found := _LOOPBACK.search(error["message"])):
             why = f"a host gives the others its loopback address {found[0]}"
@@ -295,8 +280,8 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
             return Outcome("cancelled", reason, "site")
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
     first = _SRUN.search(ending.log)
-    if not own and first and (there := _KILLED_THERE.fullmatch(first[1])):
-        launcher = f"{ending.launcher} on the host {there[1]}"
+    if not own and first and first[1]:
+        launcher = f"{ending.launcher} on the host {first[1]}"
         return Outcome("crashed", f"{launcher} was ended by SIGKILL")
     gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
     if errors and gone and not own:
@@ -325,19 +310,12 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
 
 
 def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    known = {one.value: one.name for one in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def _of_rank(rank: int, error: Mapping[str, Any]) -> str:
     return f"rank {rank}: {error['type']}: {shorten(error['message'])}"
-
-
-def _who(ending: Ending) -> str:
-    killed = [rank for rank, code in ending.exits.items() if code == -signal.SIGKILL]
-    return f"rank {min(killed)}" if killed else "a process"
 
 
 # --- the gate: whether a strategy trains what one process trains ----------------------

@@ -179,8 +179,12 @@ _SPAWNS = re.compile(
     r"^(?!\s*def )[^#'\"\n]*\b(?:spawn|start_processes|Process)\(", re.MULTILINE
 )
 _JOINS = "init_process_group"
-# Words in reasons, tracebacks and stacks -> what is added. The first one counts.
+# Words in a reason, and below it in logs -> what is added. The first one counts.
 _HINTS = {
+    # `subprocess` looks for a program.
+    r"(?s)\A[^\n]*FileNotFoundError.*_execute_child": "this program is not on the PATH "
+    "of the ranks: install it, or set PATH by env in the experiment",
+    r"\A.*FileNotFoundError": "a file that it reads must be listed under `files`",
     "operator torchvision::": "torch and torchvision are of different builds: install "
     "both from one index",
     "_run_ninja_build": "an extension of torch is compiled: compile it once before, or "
@@ -226,16 +230,8 @@ def find_hints(
                 f"{spawning[0]} starts its own ranks, but the launcher starts them: "
                 "remove that part"
             )
-    said = "".join((reason, *logs))
-    if "FileNotFoundError" in reason:
-        # A function of `subprocess`.
-        found.append(
-            "this program is not on the PATH of the ranks: install it, or set PATH by "
-            "env in the experiment"
-            if "_execute_child" in said
-            else "a file that it reads must be listed under `files`"
-        )
-    found += [hint for words, hint in _HINTS.items() if words in said][:1]
+    said = "\n".join((reason, *logs))
+    found += [hint for words, hint in _HINTS.items() if re.search(words, said)][:1]
     found += _SEEN.findall(said)[:1]
     text = "\n".join((reason, *sources.values()))
     dropped = [
