@@ -170,14 +170,8 @@ def _is_array(cell: PlannedCell) -> bool:
     return is_array(find_launcher(cell.cell.launcher))
 
 
-def _lacking(run: Run, cell: str) -> int:
-    """Return how many launches a cell of a job lacks, one at least."""
-    lack = (run.pending or {}).get(cell) or _find_lack(run, run.plan.cells[cell])
-    return max(1, lack.launches if lack else 0)
-
-
 def _most_launches(run: Run, cells: Sequence[str]) -> int:
-    return max(_lacking(run, cell) for cell in cells)
+    return max(1, *(find_pending(run)[cell].launches for cell in cells))
 
 
 def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
@@ -206,12 +200,13 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
 def _seconds(run: Run, cells: Sequence[str]) -> Callable[[int], float]:
     """Return the seconds that a job may take, as a function of its rounds."""
     # Files of the cells are read once.
+    lacks = find_pending(run)
     facts = [
-        (_lacking(run, cell), count_beside(run, cell), mean_seconds(run, cell))
+        (lacks[cell].launches, count_beside(run, cell), mean_seconds(run, cell))
         for cell in cells
     ]
     return lambda rounds: job_seconds(
-        [(min(rounds, lacks) + beside, mean) for lacks, beside, mean in facts],
+        [(min(rounds, left) + beside, mean) for left, beside, mean in facts],
         time_limit=run.plan.experiment["time_limit"],
     )
 
