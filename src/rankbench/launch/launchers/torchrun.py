@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from rankbench.launch.launchers import meeting_argv
-from rankbench.launch_spec import LOOPBACK, LaunchSpec
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {"program": "torchrun"}
 
@@ -20,27 +20,19 @@ def build_argv(spec: LaunchSpec) -> list[str]:
 
 def agent_argv(spec: LaunchSpec, module: str, *flags: str) -> list[str]:
     """The command of a module of torch that runs the agent of a host."""
-    if spec.is_spread:
-        before = meeting_argv(spec)
-        # A static rendezvous fixes the number of each node, so that ranks follow the
-        # order of hosts.
-        place = [
-            f"--nnodes={spec.shape.nodes}",
-            "--node-rank={node}",
-            f"--master-addr={spec.address}",
-            f"--master-port={spec.port}",
-        ]
-    else:
-        before = []
-        # The agent's store uses a port that the kernel chooses, so ports never collide.
-        place = ["--standalone", f"--local-addr={LOOPBACK}"]
     return [
-        *before,
+        *meeting_argv(spec),
         spec.python,
         "-m",
         module,
         *flags,
-        *place,
+        # A static rendezvous fixes the number of each node, so that ranks follow the
+        # order of hosts. Of others, such as --standalone, agents unpickle what anybody
+        # who reaches their port has put there.
+        f"--nnodes={spec.shape.nodes}",
+        "--node-rank={node}",
+        f"--master-addr={spec.address}",
+        "--master-port={port}",
         f"--nproc-per-node={spec.shape.ranks_per_node}",
         # No restarts: a restarted rank would be another measurement under the same
         # number.
