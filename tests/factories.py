@@ -109,6 +109,7 @@ def make_site(**changes: Any) -> Site:
         "cuda_devices": 0,
         "cores": 2,
         "scheduler": scheduler,
+        "exclusive": scheduler == "slurm",
         "native": make_software(),
         "cuda_flavour": "cuda",
     }

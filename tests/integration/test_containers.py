@@ -51,6 +51,7 @@ PAGE = (SCRIPTS.parents[1] / "docs/experiments.md").read_text()
 SITE = """
 software: container
 image_dir: {images}
+exclusive: true
 """
 
 ONE = """

@@ -32,6 +32,8 @@ time_limit: 100
 
 
 def test_pipelines_train_as_one_process_does_and_tell_of_their_stages(project):
+    with open(project.root / "local_profile/site.yaml", "a") as site:
+        site.write("exclusive: true\n")
     project.experiment(PIPELINES)
     done = project.snakemake(timeout=500)
     assert done.returncode == 0, done.stdout

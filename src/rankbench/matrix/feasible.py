@@ -114,6 +114,15 @@ def _launcher(c: Candidate) -> str | None:
     return None
 
 
+def _strangers(c: Candidate) -> str | None:
+    if c.facts.needs["runtime"] != "rpc" or c.site.others["exclusive"]:
+        return None
+    return (
+        "torch.distributed.rpc runs what anybody sends who reaches its port, such as "
+        "another user of the host: exclusive: true in site.yaml says that there is none"
+    )
+
+
 def _hosts(c: Candidate) -> str | None:
     topology, size = c.cell.topology, c.cell.size
     if size.nodes > c.site.nodes:
@@ -242,6 +251,7 @@ RULES: tuple[Callable[[Candidate], str | None], ...] = (
     _launcher,
     _hosts,
     _devices,
+    _strangers,
     why_too_large,
     lambda c: c.software.programs["c++"] if c.cell.compile else None,
 )
