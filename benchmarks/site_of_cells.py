@@ -47,7 +47,7 @@ def main() -> None:
         seconds = time.perf_counter() - begun
         print(
             f"{site.cells} cells: site {site.bytes / MIB:.2f} MiB, of which the page "
-            f"{site.page_bytes / MIB:.2f} MiB; written in {seconds:.1f} s"
+            f"{site.page.stat().st_size / MIB:.2f} MiB; written in {seconds:.1f} s"
         )
         with start_browser(*programs, user=user, folder=folder) as browser:
             times = [time_load(browser, site.page) for _ in range(arguments.loads)]

@@ -16,6 +16,9 @@ import pytest
 
 from conftest import ROOT
 from rankbench import __version__
+from rankbench.results.bundle import sign_bundle, write_bundle
+from unit.keys import make_key, needs_ssh_keygen
+from unit.synthetic import write_example
 
 pytestmark = pytest.mark.integration
 
@@ -100,6 +103,35 @@ def test_results_of_others_are_checked_and_compared(installed, tmp_path):
     assert "ddp       gloo     1x2" in table
     # Nothing of the bundle has changed.
     assert "verified" in run(rankbench, "verify", "example", cwd=tmp_path)
+
+
+@pytest.mark.equipment
+def test_a_bundle_is_checked_by_the_commands_of_its_page(tmp_path):
+    """With nothing but Python and OpenSSH, by the code that the bundle contains."""
+    needs_ssh_keygen()
+    bundle, key = tmp_path / "bundle", make_key(tmp_path / "jdoe")
+    write_bundle(write_example(tmp_path / "results"), bundle, anonymise=True)
+    sign_bundle(bundle, key)
+    (signature,) = bundle.glob("signatures/*.sig")
+    public = (tmp_path / "jdoe.pub").read_text()
+    (tmp_path / "allowed_signers").write_text(f"jdoe {public}")
+    commands = (bundle / "README.md").read_text().partition("```sh\n")[2]
+    commands = commands.partition("```")[0].replace("FILE.sig", signature.name)
+    commands = commands.replace("-f allowed", "-f ../allowed").replace("WHO ", "jdoe ")
+    # Other packages are those of the environment that runs the tests.
+    commands = commands.replace("pip install", "pip install -q --no-deps --no-index")
+    install, verify, rest = commands.partition("../check/bin/rankbench")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(sys.executable)
+    for name in ("sha256sum", "ssh-keygen"):
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    bare = ["env", "-i", f"PATH={tmp_path}/bin", str(shutil.which("bash")), "-euc"]
+    assert 'Good "rankbench" signature for jdoe' in run(*bare, install, cwd=bundle)
+    (packages,) = tmp_path.glob("check/lib/python*/site-packages")
+    assert (packages / "rankbench/cli.py").exists()
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    said = run(*bare, verify + rest, cwd=bundle)
+    assert ".: verified: its numbers were derived again" in said
 
 
 def test_a_project_of_ones_own(installed, tmp_path, digits_file):

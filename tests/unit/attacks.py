@@ -17,6 +17,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -355,21 +356,30 @@ ARCHIVES = [
 
 PLAN, ABOUT, TREE = "plan.json", "about.json", "work/experiment.yaml"
 SVG, CRATE = "plots/throughput.svg", "ro-crate-metadata.json"
-V7, OLDER = maker(rankbench="0.0.7"), maker(rankbench="0.0.7", method=99)
+CODE = "work/code/rankbench-0.0.7-py3-none-any.whl"
+V7, OLDER = (
+    all_of(maker(rankbench="0.0.7", **method), gone("work/code/*.whl"), text(CODE, ""))
+    for method in ({}, {"method": 99})
+)
 SHOWN = all_of(V7, text("table.html", SCRIPT))
 _BEGIN = '{"schema": 1, "status": "ok", "reason": null, "x": ['
 LONG, LISTS = f"{_BEGIN}{'0,' * 2_200_000}0]}}", f"{_BEGIN}{'[],' * 700_000}0]}}"
 PATHS = ("../../x", "..", "/etc/x", ".x", "-rf", "a\nb", "x\n", "", "x" * 300)
 OWN, CACHED = "work/own/*/net.py", "__pycache__/net.pyc"
+OWN_RECORD = RECORD.replace("convnet", "net")
+_MODEL = "cell.own_files.model.digest"
 NO = "not verified: not all was derived again"
 
 
 def rows(*cases: Sequence[Any], **shared: Any) -> list[Attack]:
-    """Rows of a name, a change, words and perhaps a status; and what they share."""
-    return [
-        Attack(*case[:3], **{**shared, **({"status": case[3]} if case[3:] else {})})
-        for case in cases
-    ]
+    """Rows of a name, a change, words, and perhaps a status and a command."""
+    keys = ("name", "change", "said", "status", "command")
+    return [Attack(**{**shared, **dict(zip(keys, case))}) for case in cases]  # noqa: B905
+
+
+def _rewrite(root: Path, how: Callable[[list[str]], list[str]]) -> None:
+    lines = (root / SUMS).read_text().splitlines()
+    (root / SUMS).write_text("".join(f"{line}\n" for line in how(lines)))
 
 
 LIES = [
@@ -455,17 +465,8 @@ LIES = [
     ),
     *rows(("a page, --strict", SHOWN, NO), command=STRICT, status=3),
     *rows(
-        *(
-            (
-                f"a path as digest, {file}",
-                put(file, f"{place}.digest", "../../etc"),
-                "etc",
-            )
-            for file, place in (
-                (PLAN, "cells.0.cell.own_files.model"),
-                (RECORD.replace("convnet", "net"), "cell.own_files.model"),
-            )
-        ),
+        ("a path as digest", put(PLAN, f"cells.0.{_MODEL}", "../../etc"), "etc"),
+        ("one in a record", put(OWN_RECORD, _MODEL, "../../etc"), "etc"),
         ("another model", lambda root: _append(root, OWN), "holds other files"),
         ("no model", gone("work/own/*"), "is missing: a cell was"),
         ("a file beside it", lambda root: _beside(root, "x.py"), "holds other files"),
@@ -486,11 +487,7 @@ LIES = [
         ("a changed byte", raw(RECORD, "ok", "oK"), "record.json: has another SHA-256"),
         ("a file less", gone("table.md"), "table.md: is missing: SHA256SUMS"),
         *(
-            (
-                f"a list {name}",
-                lambda root, how=how: _rewrite(root, how),
-                "not written as",
-            )
+            (f"a list {name}", partial(_rewrite, how=how), "not written as")
             for name, how in (
                 ("of other order", lambda lines: lines[::-1]),
                 ("of a line twice", lambda lines: [*lines, lines[0]]),
@@ -519,11 +516,6 @@ def _append(root: Path, pattern: str) -> None:
 def _beside(root: Path, name: str) -> None:
     (folder,) = root.glob("work/own/*")
     text(name, "x")(folder)
-
-
-def _rewrite(root: Path, how: Callable[[list[str]], list[str]]) -> None:
-    lines = (root / SUMS).read_text().splitlines()
-    (root / SUMS).write_text("".join(f"{line}\n" for line in how(lines)))
 
 
 # --- replay: a bundle measures what its plan says, or nothing -------------------------
@@ -600,6 +592,13 @@ def _ask(root: Path) -> None:
     text(f"requests/{DDP}.json", json.dumps(asked))(root)
 
 
+def _no_sha256(root: Path) -> None:
+    image = {"recipe": "0" * 64, "sha256": None}
+    put(PLAN, "images", {"x": image})(root)
+    put(PLAN, "cells.1.image", "x")(root)
+    put(RECORD, "image", {"name": "x", **image})(root)
+
+
 FAILED = all_of(put(RECORD, "status", "crashed"), put(RECORD, "reason", TERMINAL), _ask)
 ASKED = f"requests/{DDP}.json"
 
@@ -628,13 +627,29 @@ READERS = [
     *rows(
         ("a folder of code", link("work/code/0123/containers"), "is a link"),
         ("its assets", link("work/code/0123/src/rankbench/assets/x/y"), "is a link"),
+        ("half a record, publish", cut(RECORD, 0.5), "record.json is damaged"),
+        ("no steps, publish", text(TIMES, ""), "steps.npz is damaged"),
         command=PUBLISH,
         status=2,
+    ),
+    *(
+        Attack(f"half a file, {command}", cut(file, 0.5), "ddp", status, command)
+        for file in (RECORD, TIMES)
+        for command, status in ((COMPARE, 3), ("answer {b}", 0))
+    ),
+    Attack(
+        "half a record, status of a cell",
+        cut(RECORD, 0.5),
+        RECORD,
+        2,
+        f"{STATUS} {DDP}",
     ),
     *rows(
         ("no sense, table", put(RECORD, "status", "well"), "record.json"),
         ("lists, table", text(RECORD, LISTS), "record.json"),
+        ("no steps, table", text(TIMES, ""), f"{TIMES} is damaged"),
         ("escapes, table", FAILED, "owned"),
+        ("an image without sha256", _no_sha256, "1x2"),
         command=TABLE,
         status=0,
     ),
@@ -707,14 +722,13 @@ def _renamed(root: Path) -> None:
 
 
 def _copied(name: str) -> Change:
-    return lambda root: text(f"signatures/{name}", signature_of(root).read_bytes())(
-        root
-    )
+    path = f"signatures/{name}"
+    return lambda root: text(path, signature_of(root).read_bytes())(root)
 
 
 def _listed(root: Path) -> None:
-    name = signature_of(root).name
-    _rewrite(root, lambda lines: [*lines, f"{'0' * 64}  signatures/{name}"])
+    line = f"{'0' * 64}  signatures/{signature_of(root).name}"
+    _rewrite(root, lambda lines: [*lines, line])
 
 
 def _many(root: Path) -> None:
@@ -752,36 +766,14 @@ SIGNATURES = [
         command=SIGNED,
         base="signed",
     ),
-    *(
-        Attack(name, change, said, status, command, base, sealed=False)
-        for name, change, said, status, command, base in (
-            (
-                "a stranger",
-                same,
-                "does not count in",
-                1,
-                f"verify {{b}} {ROE}",
-                "signed",
-            ),
-            (
-                "one of two",
-                same,
-                "there is none by roe",
-                1,
-                f"{SIGNED} {ROE}",
-                "signed",
-            ),
-            ("nobody", same, "there are none: nobody in", 1, ALLOWED, "plain"),
-            (
-                "faults",
-                text("table.csv", ""),
-                "is not signed, because",
-                2,
-                ADD,
-                "signed",
-            ),
-        )
+    *rows(
+        ("a stranger", same, "does not count in", 1, f"verify {{b}} {ROE}"),
+        ("one of two", same, "there is none by roe", 1, f"{SIGNED} {ROE}"),
+        ("faults", text("table.csv", ""), "is not signed, because", 2, ADD),
+        base="signed",
+        sealed=False,
     ),
+    Attack("nobody", same, "there are none: nobody in", 1, ALLOWED, sealed=False),
 ]
 
 ATTACKS = [*ARCHIVES, *LIES, *REPLAYS, *READERS, *SIGNATURES]
@@ -813,7 +805,7 @@ DAMAGES: dict[str, dict[str, Change]] = {
         **{
             f"no {path}": lacks(_R, path)
             for path in (
-                *(
+                *[
                     "status",
                     "reason",
                     "ranks",
@@ -821,8 +813,8 @@ DAMAGES: dict[str, dict[str, Change]] = {
                     "phases",
                     "hosts",
                     "software",
-                ),
-                *("cell_hash", "wanted", "ranks.0.window_s", "ranks.1.memory"),
+                ],
+                *["cell_hash", "wanted", "ranks.0.window_s", "ranks.1.memory"],
             )
         },
         **{

@@ -15,7 +15,6 @@ from rankbench.launch.job.measure import run_job
 from rankbench.launch.job.requests import make_request
 from rankbench.project.status import cells_to_rerun
 from rankbench.record import Layout, read_json, write_if_changed, write_json
-from rankbench.results.bundle import write_bundle
 from rankbench.results.numbers.result_set import Summary, read
 from unit.attacks import DAMAGES, put
 from unit.synthetic import (
@@ -24,7 +23,6 @@ from unit.synthetic import (
     plan_cell,
     read_report,
     read_rows,
-    write_example,
     write_launch,
     write_launches,
     write_plan,
@@ -34,7 +32,6 @@ from unit.synthetic import (
 pytestmark = pytest.mark.unit
 
 CELL = "ddp.gloo.1x2.convnet.digits"
-OTHER = "ddp.gloo.2x2.convnet.digits"
 RECORD, TIMES = "record.json", "steps.npz"
 OF_FOLDER = ["record", "directory", "turn"]
 
@@ -135,48 +132,6 @@ def test_a_damaged_gate_makes_its_row_stale(tmp_path):
     damaged, sound = read(layout).rows
     assert (damaged.status, sound.status) == ("stale", "ok")
     assert damaged.reason.startswith(f"records/{damaged.id}/1/gate/1/record.json is ")
-
-
-def test_the_table_is_written_and_names_the_file(tmp_path, capsys):
-    layout = write_example(tmp_path)
-    (layout.launch(CELL, 1, 3) / RECORD).write_text("{")
-    (layout.launch(OTHER, 1, 1) / TIMES).write_bytes(b"")
-    assert main(["table", "--no-plots", str(layout.root)]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    rows = {row["cell"]: row for row in read_rows(layout)}
-    assert [row["status"] for row in rows.values()].count("ok") == 4
-    for cell, file in ((CELL, f"3/{RECORD}"), (OTHER, f"1/{TIMES}")):
-        assert f"records/{cell}/1/{file} is damaged" in rows[cell]["reason"]
-        assert f"{file} is damaged" in said.out
-    assert str(tmp_path) not in layout.table("html").read_text()
-
-
-def test_status_compare_and_answer_go_on_without_the_cell(tmp_path, capsys):
-    layout = write_example(tmp_path / "results")
-    path = layout.launch(CELL, 1, 3) / RECORD
-    path.write_text("{")
-    root = str(layout.root)
-    later = shutil.copytree(root, tmp_path / "later")
-    for other in later.rglob(RECORD):
-        other.write_text(other.read_text().replace('"2026-', '"2027-'))
-    for command in (["status", root], ["compare", root, later], ["answer", root]):
-        main([*map(str, command)])
-        said = capsys.readouterr()
-        assert "ddp" in said.out
-        assert said.err == ""
-    assert main(["status", root, "single.none.1x1.convnet.digits"]) == 0
-    assert main(["status", root, CELL]) == 2
-    assert str(path) in capsys.readouterr().err
-
-
-def test_a_bundle_is_not_made_of_a_damaged_file(tmp_path):
-    layout = write_example(tmp_path / "results")
-    path = layout.launch(CELL, 1, 3) / TIMES
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"1/3/steps\.npz is damaged"):
-        write_bundle(layout, tmp_path / "bundle", anonymise=False)
-    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_damaged_profile_is_named_where_it_would_stand(tmp_path, capsys):

@@ -6,12 +6,16 @@ import importlib.metadata
 import json
 import platform
 import re
+import shutil
+from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import rankbench
-from rankbench.assets import list_code
+from rankbench.assets import find_asset, list_code
 from rankbench.failures import find_failures
 from rankbench.own_files import files_below, hash_file
 from rankbench.record import (
@@ -24,7 +28,6 @@ from rankbench.record import (
     read_json,
     write_json,
 )
-from rankbench.results.read.archive import pack
 from rankbench.results.read.records import read_checked
 from rankbench.results.sections import METHOD
 
@@ -40,14 +43,15 @@ its tables.
 sha256sum --check --quiet SHA256SUMS   # no file was changed
 ssh-keygen -Y verify -n rankbench -f allowed_signers -I WHO \\
     -s signatures/FILE.sig < SHA256SUMS   # WHO has signed it
-pip install 'rankbench[results]'
-rankbench verify .   # the tables follow from the records
-rankbench replay .   # what it would measure on your machine
+python3 -m venv ../check
+../check/bin/pip install './{code}[results]'
+../check/bin/rankbench verify .   # the tables follow from the records
 ```
 
 If the bundle is signed, a file `allowed_signers` of yours has a line with WHO and the
-public key. `ro-crate-metadata.json` describes files and launches for programs
-(RO-Crate).
+public key. The wheel is the code that made this bundle: take your own rankbench of this
+version, if you do not trust the author. `ro-crate-metadata.json` describes files and
+launches for programs (RO-Crate).
 """
 
 _LIBRARIES = (
@@ -62,8 +66,10 @@ ABOUT, MADE_WITH = "about.json", "made_with"
 
 DEFINITIONS, IMAGES, OWN = "work/code/", "images/", "work/own/"
 
-# The package that made the tables.
-CODE = f"{DEFINITIONS}rankbench.tar.zst"
+# The package that made the tables, by its version.
+CODE = DEFINITIONS + "rankbench-{}-py3-none-any.whl"
+
+_WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -175,19 +181,34 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
 
 
 def pack_code(target: Path) -> None:
-    """Pack the package that makes the tables, as a wheel contains it."""
+    """Write the package that makes the tables as a wheel, which pip installs."""
     package = Path(rankbench.__file__).parent
     own, linked = list_code(package)
-    names = [*own, *(f"assets/{name}" for name in linked)]
+    files = {f"rankbench/{name}": path.read_bytes() for name, path in own.items()}
+    for name, path in linked.items():
+        files[f"rankbench/assets/{name}"] = path.read_bytes()
+    about = f"rankbench-{rankbench.__version__}.dist-info"
+    installed = importlib.metadata.distribution("rankbench")
+    for name in ("METADATA", "entry_points.txt"):
+        files[f"{about}/{name}"] = (installed.read_text(name) or "").encode()
+    files[f"{about}/WHEEL"] = _WHEEL
+    lines = [
+        f"{name},sha256={urlsafe_b64encode(sha256(data).digest()).decode().rstrip('=')},"
+        for name, data in files.items()
+    ]
+    files[f"{about}/RECORD"] = "\n".join([*lines, f"{about}/RECORD,,", ""]).encode()
     target.parent.mkdir(parents=True, exist_ok=True)
-    pack(package.parent, [f"{package.name}/{name}" for name in names], target)
+    with ZipFile(target, "w", ZIP_DEFLATED) as archive:
+        for name, data in sorted(files.items()):
+            archive.writestr(ZipInfo(name), data, ZIP_DEFLATED)
 
 
 def write_page(root: Path) -> None:
-    """Add to the page of the results how a reader checks the bundle."""
+    """Add how to cite the results, and to their page how a reader checks the bundle."""
+    shutil.copyfile(find_asset(CITATION), root / CITATION)
     path = root / PAGE
     text = path.read_text() if path.exists() else "# Results measured by rankbench\n"
-    path.write_text(text + _PAGE)
+    path.write_text(text + _PAGE.format(code=CODE.format(rankbench.__version__)))
 
 
 def write_about(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -18,15 +17,8 @@ from urllib.parse import quote
 from rocrate.model import ComputationalWorkflow, ContextEntity
 from rocrate.rocrate import ROCrate
 
-from rankbench.assets import find_asset
 from rankbench.record import Record
-from rankbench.results.bundle.contents import (
-    ABOUT,
-    CITATION,
-    CRATE,
-    PAGE,
-    write_page,
-)
+from rankbench.results.bundle.contents import ABOUT, CITATION, CRATE, PAGE
 from rankbench.schema import load_yaml
 
 # Terms that the context of RO-Crate 1.1 lacks.
@@ -63,7 +55,7 @@ _FORMATS = {
     ".svg": "image/svg+xml",
     ".tex": "application/x-tex",
     ".yaml": "application/yaml",
-    ".zst": "application/zstd",
+    ".whl": "application/zip",
 }
 
 # Described one by one; of the other files, their folders are.
@@ -96,27 +88,6 @@ class _Crate(ROCrate):
         return {"@id": identifier}
 
 
-def write_descriptions(
-    root: Path,
-    names: Iterable[str],
-    plan: Record,
-    records: Mapping[str, Record],
-    *,
-    anonymised: bool,
-) -> None:
-    """Write how to cite the results, how to check them, and their crate.
-
-    Args:
-        root: with the results.
-        names: all other files of the bundle, without SHA256SUMS and signatures.
-        plan, records, anonymised: as for `write_crate`.
-    """
-    shutil.copyfile(find_asset(CITATION), root / CITATION)
-    write_page(root)
-    described = sorted({*names, CITATION, PAGE})
-    write_crate(root, described, plan, records, anonymised=anonymised)
-
-
 def write_crate(
     root: Path,
     names: Sequence[str],
@@ -131,7 +102,7 @@ def write_crate(
 
     Args:
         root: receives the crate, and has CITATION.cff.
-        names: the files of the bundle, without its list of files and signatures.
+        names: the other files of the bundle, without SHA256SUMS and signatures.
         plan, records: of the bundle; records by the folder of the launch.
         anonymised: whether names of people are placeholders.
     """

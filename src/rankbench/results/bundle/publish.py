@@ -37,9 +37,7 @@ class Publication:
         page: the file to open.
         cells: how many cells the page shows.
         bundle_bytes: size of the bundle.
-        page_bytes: size of the page alone.
         bytes: size of the site without logs and bundle.
-        log_bytes: size of the logs beside the page.
         signature: of the bundle, if it is signed.
     """
 
@@ -47,9 +45,7 @@ class Publication:
     page: Path
     cells: int
     bundle_bytes: int
-    page_bytes: int
     bytes: int
-    log_bytes: int
     signature: BundleSignature | None = None
 
 
@@ -110,18 +106,16 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
         page = beside / "index.html"
         text = to_html(document, found, {"downloads": downloads, "logs": names})
         page.write_text(text, encoding="utf-8")
-        sizes = _measure_files(beside)
+        page_bytes = page.stat().st_size
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
-    log_bytes = sum(sizes[name] for own in names.values() for name in own)
+    bundle_bytes = downloads[bundle.name]
     return Publication(
         bundle=bundle,
         page=folder / page.name,
         cells=len(found.rows),
-        bundle_bytes=sizes[bundle.name],
-        page_bytes=sizes[page.name],
-        bytes=sum(sizes.values()) - log_bytes - sizes[bundle.name],
-        log_bytes=log_bytes,
+        bundle_bytes=bundle_bytes,
+        bytes=sum(downloads.values()) + page_bytes - bundle_bytes,
     )
 
 

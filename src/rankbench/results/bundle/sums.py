@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def write_sums(root: Path) -> None:
     """List the files of a folder."""
     names, odd = list_files(root)
     assert not odd
-    (root / SUMS).write_bytes(_encode(filter(_is_listed, names), root))
+    (root / SUMS).write_bytes(_encode(_hash_files(root, names)))
 
 
 def check_sums(root: Path) -> tuple[list[str], list[Finding]]:
@@ -71,8 +71,8 @@ def check_sums(root: Path) -> tuple[list[str], list[Finding]]:
     lines = path.read_bytes().decode(errors="replace").split("\n")
     matches = [_LINE.fullmatch(line) for line in lines[:-1]]
     listed = {match[2]: match[1] for match in matches if match}
-    there = set(filter(_is_listed, names))
-    for name in sorted(listed.keys() | there):
+    there = _hash_files(root, names)
+    for name in sorted(listed.keys() | there.keys()):
         if is_signature(name):
             # The list must stay as it is if a signature is added.
             findings.append(Finding(name, f"is a signature, but {SUMS} lists it"))
@@ -80,18 +80,19 @@ def check_sums(root: Path) -> tuple[list[str], list[Finding]]:
             findings.append(Finding(name, f"is missing: {SUMS} lists it"))
         elif name not in listed:
             findings.append(Finding(name, f"is not listed in {SUMS}"))
-        elif hash_file(root / name) != listed[name]:
+        elif there[name] != listed[name]:
             said = f"has another SHA-256 than {SUMS} says: it was changed"
             findings.append(Finding(name, said))
-    if not findings and path.read_bytes() != _encode(there, root):
+    if not findings and path.read_bytes() != _encode(there):
         findings.append(Finding(SUMS, "is not written as rankbench writes it"))
     return names, findings
 
 
-def _is_listed(name: str) -> bool:
-    return name != SUMS and not is_signature(name)
+def _hash_files(root: Path, names: Iterable[str]) -> dict[str, str]:
+    listed = (name for name in names if name != SUMS and not is_signature(name))
+    return {name: hash_file(root / name) for name in listed}
 
 
-def _encode(names: Iterable[str], root: Path) -> bytes:
-    lines = [f"{hash_file(root / name)}  {name}\n" for name in sorted(names)]
+def _encode(hashes: Mapping[str, str]) -> bytes:
+    lines = [f"{hashes[name]}  {name}\n" for name in sorted(hashes)]
     return "".join(lines).encode()

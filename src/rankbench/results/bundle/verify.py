@@ -7,10 +7,9 @@ import importlib.metadata
 import io
 import itertools
 import re
-import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -116,15 +115,12 @@ def verify_folder(root: Path, signers: Signers | None = None) -> Verification:
         return found
     found.signatures, faults = check_signatures(root, names, signers)
     found.findings += faults
-    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
-        anew = Path(place) / "bundle"
+    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as anew:
         try:
-            check_contents(root, anew, found)
+            check_contents(root, Path(anew), found)
         except ValueError as error:
             # The message begins with the name of a file, perhaps of the bundle.
-            said = str(error)
-            for folder in (anew, root):
-                said = said.removeprefix(f"{folder}/")
+            said = str(error).removeprefix(f"{root}/")
             name, _, what = said.partition(" ")
             is_named = said != str(error)
             finding = Finding(name, what) if is_named else Finding("plan.json", said)
@@ -137,7 +133,7 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
 
     Args:
         root: the bundle.
-        anew: a new folder for the files that are made.
+        anew: an empty folder for the files that are made.
         into: receives the findings.
 
     Raises:
@@ -148,35 +144,36 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
     plan = read_checked(root / "plan.json", "plan", version=PLAN_VERSION)
     layout = Layout(root)
     records = contents.read_records(layout, [cell["id"] for cell in plan["cells"]])
-    raw = _copy_raw(root, anew, plan, records)
     about = _read_about(root)
-    into.findings += _check_about(root, about, plan, records.values())
+    maker = about[contents.MADE_WITH]
+    version, method = maker["rankbench"], maker["method"]
+    raw = _find_raw(layout, plan, records.values(), version)
+    into.findings += _check_about(layout, about, plan, records.values())
     names = {n for n in list_files(root)[0] if n != SUMS and not is_signature(n)}
     for name in sorted(names):
         if name.endswith(".svg"):
             drawn = _COMMENT.sub(b"", (root / name).read_bytes())
             if _ACTIVE.search(drawn):
                 into.findings.append(Finding(name, "has a script, which no plot has"))
-    maker = about[contents.MADE_WITH]
-    version, method = maker["rankbench"], maker["method"]
     made: set[str] = set()
     if method == METHOD:
-        write_results(read(Layout(anew), strict=True), draw=False)
+        write_results(read(layout, strict=True), into=Layout(anew), draw=False)
         into.rederived = True
-        made = set(list_files(anew)[0]) - raw
+        made = set(list_files(anew)[0])
     elif version == __version__:
         said = f"method {method!r:.20}, but rankbench {version} has method {METHOD}"
         into.findings.append(Finding(contents.ABOUT, said, contents.MADE_WITH))
     derived = names - raw
     if into.rederived and version == __version__:
-        from rankbench.results.bundle.crate import write_descriptions
+        from rankbench.results.bundle.crate import write_crate
 
         plots = {n.removesuffix(".csv") for n in made if n.startswith("plots/")}
         pictures = {f"{name}{suffix}" for name in plots for suffix in _PICTURES}
         hidden = bool(about.get("anonymised"))
-        described = (names & raw) | made | pictures
-        write_descriptions(anew, described, plan, records, anonymised=hidden)
-        made = set(list_files(anew)[0]) - raw
+        contents.write_page(anew)
+        described = sorted((names & raw) | {*list_files(anew)[0]} | pictures)
+        write_crate(anew, described, plan, records, anonymised=hidden)
+        made = set(list_files(anew)[0])
         ours = importlib.metadata.version("rocrate")
         if maker.get("rocrate") != ours:
             into.why = f"another rocrate than {ours} has made {contents.CRATE}"
@@ -196,7 +193,7 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
             into.why = (
                 f"rankbench {version} has made its numbers by method {method}, this is "
                 f"{__version__} with method {METHOD}: install rankbench {version}, or "
-                f"unpack {contents.CODE}, and verify with that"
+                f"the bundle's {contents.CODE.format(version)}, and verify with that"
             )
     into.findings += [Finding(name, _MISSING) for name in sorted(missing)]
     into.findings += [Finding(name, _TOO_MUCH) for name in sorted(too_much)]
@@ -227,37 +224,32 @@ def _group(names: Collection[str]) -> list[str]:
     return [f"{n} ({counts[n]})" if "*" in n else n for n in sorted(counts)]
 
 
-def _copy_raw(
-    root: Path, anew: Path, plan: Record, records: Mapping[str, Record]
+def _find_raw(
+    layout: Layout, plan: Record, records: Collection[Record], version: str
 ) -> set[str]:
-    """Copy the measurements; returns the names of files that are not derived."""
-    layout = Layout(root)
-    paths = list(contents.find_measured(layout, plan))
-    for path in paths:
-        target = anew / path.relative_to(root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    paths += contents.find_code(layout, plan, records.values())
-    names = {path.relative_to(root).as_posix() for path in paths}
+    """The names of files that are not derived, in a bundle that is complete."""
+    paths = {*contents.find_measured(layout, plan), layout.experiment}
+    paths.update(contents.find_code(layout, plan, records))
+    names = {path.relative_to(layout.root).as_posix() for path in paths}
     names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
-    names.add(layout.experiment.relative_to(root).as_posix())
-    return names | {contents.CODE, contents.ABOUT}
+    return names | {contents.CODE.format(version), contents.ABOUT}
 
 
 def _check_about(
-    root: Path, about: Record, plan: Record, records: Collection[Record]
+    layout: Layout, about: Record, plan: Record, records: Collection[Record]
 ) -> Iterator[Finding]:
     """Check about.json, and files of the user's own, of which none is executed."""
-    layout = Layout(root)
+    root = layout.root
     for digest in contents.own_digests(plan, records):
         folder = layout.own(digest)
-        name = folder.relative_to(layout.root).as_posix()
+        name = folder.relative_to(root).as_posix()
         if not folder.is_dir():
             yield Finding(name, "is missing: a cell was measured with these files")
         elif hash_files(files_below(folder)) != digest:
             yield Finding(name, "holds other files than those that were measured")
     needed = (root / contents.ABOUT, layout.experiment, root / contents.CITATION)
-    for path in (*needed, root / contents.CODE):
+    code = contents.CODE.format(about[contents.MADE_WITH]["rankbench"])
+    for path in (*needed, root / code):
         if not path.is_file():
             yield Finding(path.relative_to(root).as_posix(), "is missing")
             return

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from rankbench import __version__
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record
 from rankbench.results.bundle import contents
@@ -56,7 +57,7 @@ def write_bundle(
             key does not sign.
         FileExistsError: the folder is there already.
     """
-    from rankbench.results.bundle.crate import write_descriptions
+    from rankbench.results.bundle.crate import write_crate
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.parent) as place:
@@ -66,8 +67,8 @@ def write_bundle(
         for line in describe_names(Layout(root), anonymised=anonymise):
             tell(line)
         write_results(read(Layout(root), strict=True))
-        names = list_files(root)[0]
-        write_descriptions(root, names, plan, records, anonymised=anonymise)
+        contents.write_page(root)
+        write_crate(root, list_files(root)[0], plan, records, anonymised=anonymise)
         write_sums(root)
         signature = add_signature(root, key) if key else None
         if out.name.endswith(SUFFIX):
@@ -130,7 +131,7 @@ def _collect(
             disguise.in_file(source, target)
         else:
             shutil.copyfile(source, target)
-    contents.pack_code(root / contents.CODE)
+    contents.pack_code(root / contents.CODE.format(__version__))
     if disguise:
         layout = Layout(root)
         plan = read_checked(layout.plan, "plan", version=PLAN_VERSION)

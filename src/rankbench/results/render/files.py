@@ -207,12 +207,17 @@ def _make(
 
 
 def write_results(
-    found: ResultSet, *, plots: bool = True, draw: bool = True
+    found: ResultSet,
+    *,
+    into: Layout | None = None,
+    plots: bool = True,
+    draw: bool = True,
 ) -> Document:
     """Write what is in `MADE`; files that earlier results had, and these lack, go.
 
     Args:
         found: what was read of a result directory.
+        into: where they are written; None: there.
         plots: whether to write the plots and their data.
         draw: whether they are drawn, and not only their data written.
 
@@ -220,7 +225,7 @@ def write_results(
         ValueError: a record or its steps are damaged; the message names it.
     """
     document = make_document(found, report=lambda text: print(text, file=sys.stderr))
-    layout = found.layout
+    layout = into or found.layout
     drawings = [d for made in document.sections for d in made.content.drawings]
     written = dict(_make_texts(layout, document, found))
     if plots:

@@ -244,7 +244,7 @@ def _find_environment(measured: Sequence[Summary]) -> list[Row]:
     for item, key in _SOFTWARE.items():
         found[item] = _join(record["software"].get(key) for record in records)
     images = [record["image"] for record in records if record.get("image")]
-    named = _join(f"{one['name']} (sha256 {one['sha256'][:12]})" for one in images)
+    named = _join(f"{one['name']} (sha256 {str(one['sha256'])[:12]})" for one in images)
     found["images"] = named if images else "none: native"
     return [
         {"table": "Environment", "row": number, "column": item, "value": value}
