@@ -121,7 +121,8 @@ def finish(root: Path) -> None:
         for suffix in ("svg", "png", "csv"):
             run.layout.plot(name, suffix).parent.mkdir(exist_ok=True)
             run.layout.plot(name, suffix).touch()
-    run.lock.release()
+    assert run.lock is not None
+    run.lock.close()
 
 
 if __name__ == "__main__":

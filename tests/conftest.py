@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 import pytest
-from filelock import FileLock
 
 from rankbench.cli import main
+from rankbench.launch.hosts.base import take_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
@@ -130,13 +130,14 @@ class Project:
         (self.root / f"src/rankbench/rank/strategies/{name}.py").write_text(source)
 
     def argv(self, *config: str, flags: tuple[str, ...] = ()) -> list[str]:
-        command = [sys.executable, "-m", "snakemake", "--profile", "local_profile"]
+        command = [sys.executable, "-P", "-m", "snakemake"]
         given = config if config else ("experiment=experiment.yaml",)
         # Plots take as long as everything else around a launch, so only tests that look
         # at them draw them.
         if not any(word.startswith("plots=") for word in given):
             given = (*given, "plots=false")
-        return [*command, *flags, "--config", *given]
+        profile = ("--profile", "local_profile")
+        return [*command, *profile, *flags, "--config", *given]
 
     def snakemake(
         self, *config: str, flags: tuple[str, ...] = (), timeout: float = 600
@@ -168,7 +169,7 @@ class Project:
         )
 
     def rankbench(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run([sys.executable, "-m", "rankbench.cli", *arguments])
+        return self.run([sys.executable, "-P", "-m", "rankbench.cli", *arguments])
 
     def run(
         self, command: list[str], *, timeout: float = 600
@@ -298,8 +299,9 @@ def find_images(*names: str) -> Path:
     for name in names:
         building = folder / f".locks/{name}.lock"
         if os.access(building, os.W_OK):
-            with FileLock(building):
-                pass
+            lock = take_lock(building, wait=True)
+            assert lock is not None
+            lock.close()
         if not (folder / f"{name}.json").exists():
             pytest.skip(
                 f"no {name} in {folder} (RANKBENCH_IMAGES names another): "

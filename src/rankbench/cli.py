@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from rankbench import __version__
 from rankbench.commands import COMMANDS, RENAMED
 from rankbench.commands._options import BAD_INPUT, INTERRUPTED, OK, Command, declared
+from rankbench.environ import begin_safely
 from rankbench.say import say
 
 USAGE = "rankbench COMMAND [options]"
@@ -40,8 +41,11 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors in the input are printed without a traceback."""
+    if argv is None:
+        begin_safely()
+        argv = sys.argv[1:]
     try:
-        arguments = read_arguments(sys.argv[1:] if argv is None else argv)
+        arguments = read_arguments(argv)
         status: int = arguments.command(arguments)
     except BrokenPipeError:
         # The reader has closed the pipe. Python's flush at exit must not fail again.

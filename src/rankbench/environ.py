@@ -7,12 +7,28 @@ library only.
 from __future__ import annotations
 
 import json
+import locale
 import os
 import socket
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+# How each Python of ours begins: a file such as random.py in the folder that it is
+# started in is no module, and text is UTF-8 whatever the locale.
+PYTHON = {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+
+
+def begin_safely() -> None:
+    """Give `PYTHON` to all children; if the locale has another encoding, begin again.
+
+    The mode of a Python that runs cannot be changed.
+    """
+    os.environ |= PYTHON
+    if not sys.flags.utf8_mode and locale.getencoding().upper() != "UTF-8":
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,14 +108,14 @@ def snakemake_argv(config: Mapping[str, str], profile: str, *words: str) -> list
         words: targets in place of everything, and further options.
     """
     pairs = [f"{key}={value}" for key, value in config.items()]
-    command = [sys.executable, "-m", "snakemake", "--profile", profile]
+    command = [sys.executable, "-P", "-m", "snakemake", "--profile", profile]
     # Snakemake would merge a profile that lies in profiles/default.
     return [*command, "--workflow-profile", "none", *words, "--config", *pairs]
 
 
 def shown(argv: Sequence[str]) -> str:
     """A command as a person would type it in an environment that is activated."""
-    words = argv[2:] if list(argv[1:2]) == ["-m"] else argv
+    words = argv[3:] if list(argv[1:3]) == ["-P", "-m"] else argv
     return shlex.join(words)
 
 

@@ -131,14 +131,6 @@ def write_if_changed(path: Path, data: bytes) -> bool:
     return True
 
 
-def mtime_of(path: Path) -> int | None:
-    """When a file was written last, in nanoseconds; None if it is not there."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
-
-
 # Bytes of a file of a run: no plan is longer.
 LONGEST_JSON = 64 * 1024**2
 # The most lists and objects of a file: a byte of JSON must not take twenty of memory.

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import _thread
 import re
-import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from rankbench.environ import submit_from_here
 from rankbench.failures import JOB, Need, note_attempt
@@ -32,38 +29,6 @@ def check_version(package: str, major: int) -> None:
             f"{package} {found}: rankbench corrects faults of version {major} at run "
             f"time and knows no other version: pip install '{package}=={major}.*'"
         )
-
-
-# --- what a Snakemake that was killed has left ----------------------------------------
-
-_LOCK = "rankbench.lock"
-
-
-def sweep_temporary_folders(workflow: Any) -> FileLock:
-    """Remove temporary folders of killed Snakemakes, and mark that of this one.
-
-    Each Snakemake makes a folder in TMPDIR, and removes it at its end. If it is killed,
-    the folder stays. A lock file in it, which the kernel releases, tells that its owner
-    is gone. Folders without that file belong to others.
-
-    Args:
-        workflow: Snakemake's object of this process.
-
-    Returns:
-        The lock of this process; its folder is in use as long as the object exists.
-    """
-    own = Path(workflow._snakemake_tmp_dir.name)
-    lock = FileLock(own / _LOCK)
-    lock.acquire()
-    for other in own.parent.glob(f"snakemake*/{_LOCK}"):
-        if other.parent == own:
-            continue
-        try:
-            with FileLock(other, timeout=0):
-                shutil.rmtree(other.parent, ignore_errors=True)
-        except (OSError, Timeout):
-            continue  # It belongs to another user, or to one that runs.
-    return lock
 
 
 # --- SIGTERM --------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def records_of(root: Path) -> list[Path]:
 
 
 def argv(*words: str) -> list[str]:
-    return [sys.executable, "-m", "rankbench.cli", "run", *words]
+    return [sys.executable, "-P", "-m", "rankbench.cli", "run", *words]
 
 
 @pytest.fixture
@@ -156,3 +157,48 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
     assert done.returncode == 0, done.stdout
     assert f"{DDP}  6/6  launch " in done.stdout
     assert set(kept) <= {path.read_bytes() for path in records_of(small.root)}
+
+
+def test_a_run_that_is_killed_takes_its_snakemake_along(small):
+    small.experiment(EXPERIMENT.replace("launches: 2", "launches: 30"), "config.yaml")
+    run = small.popen(argv("--no-plots"))
+    small.wait_for(lambda: records_of(small.root), 240, "a launch has ended")
+    run.kill()
+    run.wait()
+    small.wait_until_gone()
+    assert len(records_of(small.root)) < 60
+
+
+# Files beside the experiment that have the names of modules.
+SHADOWS = ("random.py", "profile.py", "torch.py", "tokenize.py", "json.py", "yaml.py")
+
+
+def test_no_file_of_the_project_is_taken_for_a_module(small):
+    for name in SHADOWS:
+        (small.root / name).write_text("open('executed', 'w')\nraise SystemExit(7)\n")
+    small.experiment(EXPERIMENT.replace("launches: 2", "launches: 1"), "config.yaml")
+    done = small.rankbench("run", "--no-plots")
+    assert done.returncode == 0, done.stdout
+    assert small.snakemake("experiment=config.yaml", flags=("-n",)).returncode == 0
+    assert len(records_of(small.root)) == 2
+    assert not (small.root / "executed").exists()
+
+
+@pytest.mark.equipment
+def test_a_locale_of_latin_1(small, tmp_path_factory, monkeypatch):
+    """All texts of ours are UTF-8, and the user's may be."""
+    place = tmp_path_factory.mktemp("locales")
+    name = place / "en_US.ISO-8859-1"
+    made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(name)]
+    if not shutil.which("localedef") or subprocess.run(made).returncode:
+        pytest.skip("no sources of locales (Debian: locales)")
+    monkeypatch.setenv("LOCPATH", str(place))
+    monkeypatch.setenv("LC_ALL", name.name)
+    monkeypatch.delenv("PYTHONUTF8", raising=False)
+    small.add_own_files()
+    text = EXPERIMENT.replace("model: lenet", "model: net.py")
+    small.experiment(f"{text}description: größer ≤ 95 %\n", "config.yaml")
+    done = small.rankbench("run", "--no-plots")
+    assert done.returncode == 0, done.stdout
+    assert "größer ≤ 95" in (small.root / "results/small/report.html").read_text()
+    assert small.snakemake("experiment=config.yaml", flags=("-n",)).returncode == 0

@@ -65,7 +65,9 @@ def test_claim_is_complete_when_it_appears(tmp_path):
     assert (number, place) == (1, tmp_path / "1" / "1")
     assert (place / "work").is_dir()
     assert read_owner(place) == me()
-    assert place.stat().st_mode & 0o777 == 0o755
+    assert (
+        place.stat().st_mode & 0o777 == (place / "work").stat().st_mode & 0o777 == 0o700
+    )
 
 
 def test_numbers_go_on_after_the_highest(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 import logs
 from conftest import ROOT
-from rankbench.launch.images import checks
+from rankbench.launch.hosts.base import take_lock
+from rankbench.launch.images import checks, verify
 from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     SETTINGS,
@@ -213,7 +214,7 @@ def test_a_folder_of_images_that_cannot_be_written(
         ValueError, match=rf"gloo-cpu \(not made yet\): .*lock: .*{said}"
     ):
         check_folder(image)
-    monkeypatch.setattr(FileLock, "acquire", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(ValueError, match=rf"image gloo-cpu: .*\.lock: .*{said}"):
         make(image)
 
@@ -392,7 +393,7 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(containers, imag
     image.lock.parent.mkdir(parents=True)
     told: queue.Queue[str] = queue.Queue()
     with ThreadPoolExecutor() as pool:
-        with FileLock(image.lock):
+        with take_lock(image.lock):
             second = pool.submit(make, image, told.put)
             assert told.get(timeout=30).endswith(
                 "waiting: another process is making it"
@@ -426,3 +427,10 @@ def test_ci_builds_with_options_that_exist() -> None:
             check=False,
         )
         assert re.match("images: .*none", done.stderr)
+
+
+def test_a_probe_that_prints_nothing(containers, image_dir, monkeypatch):
+    image = load(containers, image_dir)["gloo-cpu"]
+    monkeypatch.setattr(verify, "run_inside", lambda *_, **__: ["Welcome\n"])
+    with pytest.raises(ValueError, match="printed no facts: Welcome"):
+        verify.ask_facts(image, image.file)

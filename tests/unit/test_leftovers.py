@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from filelock import FileLock
 
-from rankbench.snakemake_fixes import sweep_temporary_folders
+from rankbench.launch.hosts.base import take_lock
+from rankbench.project import sweep_temporary_folders
 
 pytestmark = pytest.mark.unit
 
@@ -29,12 +29,13 @@ def test_what_a_killed_snakemake_left(tmp_path):
     elsewhere = folder(tmp_path, "other")
     own = folder(tmp_path, "snakemakejkl", ours=False)
     workflow = SimpleNamespace(_snakemake_tmp_dir=SimpleNamespace(name=str(own)))
-    with FileLock(runs / "rankbench.lock"):
-        held = sweep_temporary_folders(workflow)
-    assert not left.exists()
-    assert all(path.exists() for path in (runs, foreign, elsewhere, own))
-    assert held.is_locked
-    held.release()
+    held = take_lock(runs / "rankbench.lock")
+    assert held is not None
+    with held, sweep_temporary_folders(workflow) as mine:
+        assert not left.exists()
+        assert all(path.exists() for path in (runs, foreign, elsewhere, own))
+        assert take_lock(own / "rankbench.lock") is None
+    assert mine.closed
 
 
 def test_snakemake_still_has_such_a_folder():

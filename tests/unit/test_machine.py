@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,24 +21,26 @@ pytestmark = pytest.mark.unit
 
 # A process that takes the lock, prints that, and keeps it.
 HOLD = """
-import sys, time
+import pwd, sys, time, types
 from rankbench.launch.hosts.base import take_lock
-lock = take_lock(sys.argv[1])
+pwd.getpwuid = lambda _: types.SimpleNamespace(pw_dir=sys.argv[1])
+lock = take_lock()
 print("held" if lock else "refused", flush=True)
 time.sleep(60)
 """
 
 
-@pytest.fixture
-def name() -> str:
-    """A lock of this test's own: a real measurement may run meanwhile."""
-    return f"rankbench-test-{os.getpid()}"
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of this test's own: a real measurement may run meanwhile."""
+    home = SimpleNamespace(pw_dir=str(tmp_path))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: home)
 
 
 @contextmanager
-def another(name: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def another(home: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has asked for the lock; its answer can be read."""
-    command = [sys.executable, "-c", HOLD, name]
+    command = [sys.executable, "-c", HOLD, str(home)]
     env = {**os.environ, **environ}
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, text=True
@@ -51,34 +56,37 @@ def answer(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_another_tmpdir_is_the_same_machine(name, tmp_path):
-    with another(name, TMPDIR=str(tmp_path)) as holder:
+def test_another_tmpdir_is_the_same_machine(tmp_path):
+    with another(tmp_path, TMPDIR=str(tmp_path), HOME="/") as holder:
         assert answer(holder) == "held"
-        assert take_lock(name) is None
+        assert take_lock() is None
         # The kernel releases the lock, however the process ends.
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    lock = take_lock(name)
+    lock = take_lock()
     assert lock is not None
-    with another(name) as late:
+    # No other user can open it, or the folder that it is in.
+    (file,) = tmp_path.rglob("*.lock")
+    assert file.stat().st_mode & 0o77 == file.parent.stat().st_mode & 0o77 == 0
+    with another(tmp_path) as late:
         assert answer(late) == "refused"
     lock.close()
-    with another(name) as later:
+    with another(tmp_path) as later:
         assert answer(later) == "held"
 
 
-def test_children_do_not_keep_it(name):
-    lock = take_lock(name)
+def test_children_do_not_keep_it():
+    lock = take_lock()
     assert lock is not None
     with subprocess.Popen(["sleep", "60"]) as child:
         lock.close()
-        again = take_lock(name)
+        again = take_lock()
         child.kill()
     assert again is not None
     again.close()
 
 
-def test_who_waits_says_so_once_and_can_be_told_to_stop(name):
+def test_who_waits_says_so_once_and_can_be_told_to_stop(tmp_path):
     said: list[str] = []
     asked: list[None] = []
 
@@ -87,16 +95,16 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(name):
         if len(asked) > 2:
             raise KeyboardInterrupt
 
-    with another(name) as holder:
+    with another(tmp_path) as holder:
         assert answer(holder) == "held"
         with (
             pytest.raises(KeyboardInterrupt),
-            machine_to_itself(Waiting(said.append, stop), name),
+            machine_to_itself(Waiting(said.append, stop)),
         ):
             pytest.fail("it is not held")
     assert said == ["  waiting: another measurement runs on this machine"]
-    with machine_to_itself(Waiting(said.append, stop), name):
-        assert take_lock(name) is None
+    with machine_to_itself(Waiting(said.append, stop)):
+        assert take_lock() is None
     assert len(said) == 1
 
 

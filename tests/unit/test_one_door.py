@@ -162,9 +162,9 @@ def test_prepare_asks_snakemake(folder, monkeypatch):
     assert main(["run", "--prepare", "--only", "strategy=single"]) == 0
     (argv,) = given
     assert argv[0] == sys.executable
-    assert argv[1:5] == ["-m", "snakemake", "--profile", "local_profile"]
+    assert argv[1:6] == ["-P", "-m", "snakemake", "--profile", "local_profile"]
     # Snakemake would merge a profile of the project's folder.
-    assert argv[5:8] == ["--workflow-profile", "none", "prepare"]
+    assert argv[6:9] == ["--workflow-profile", "none", "prepare"]
     assert argv[-1] == "only=strategy=single"
 
 
@@ -204,7 +204,7 @@ def test_images_of_an_experiment_and_by_name(folder, monkeypatch, capsys):
     assert main(["images", "gloo-cpu", *here, "--force"]) == 0
     assert main(["images", "gloo-cpu", *here, "--test"]) == 0
     needed, forced, tested = given
-    assert needed[2] == "snakemake"
+    assert needed[3] == "snakemake"
     assert "images" in needed
     assert forced[2:5] == ["rankbench.launch.images", "build", "gloo-cpu"]
     assert "--force" in forced

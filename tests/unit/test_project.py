@@ -28,6 +28,7 @@ from rankbench.project import (
 )
 from rankbench.project import run as run_module
 from rankbench.project.jobs import jobs_of, resources_of, with_setup
+from rankbench.project.run import take_results
 from rankbench.project.start import check_scheduler
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout, read_json, write_if_changed, write_json
@@ -57,7 +58,7 @@ def test_results_on_a_file_system_without_locks(opened, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(ValueError, match=r"lock: .*no locks .*results_dir in"):
-        opened.lock.take()
+        take_results(opened.layout)
 
 
 def test_opening_writes_nothing(opened):
@@ -77,7 +78,7 @@ def test_requests_are_made_once(opened):
     begin(opened)
     before = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert len(before) == 4
-    opened.lock.release()
+    opened.lock.close()
     begin(opened)
     after = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert after == before
@@ -107,7 +108,7 @@ def test_a_gate_that_was_made_is_not_counted_again(opened):
 
 def test_fewer_launches_may_do_later(opened, tmp_path):
     begin(opened)
-    opened.lock.release()
+    opened.lock.close()
     for cell in opened.feasible:
         place = opened.layout.launch(cell.id, 1, 1) / "record.json"
         write_json(place, make_record(cell_hash=cell.hash))
@@ -118,7 +119,7 @@ def test_fewer_launches_may_do_later(opened, tmp_path):
         run = open_run(config, profile=tmp_path, write=False)
         assert {lack.launches for lack in find_pending(run).values()} == {left}
         begin(run)
-        run.lock.release()
+        run.lock.close()
         asked = {read_json(run.layout.request(c))["launches"] for c in run.plan.cells}
         assert asked == {launches}
     (verdict, *_) = (find_verdict(run.plan, run.layout, c) for c in run.feasible)
@@ -141,7 +142,7 @@ def test_images_are_made_where_slurm_does_not_answer(opened, monkeypatch, capsys
     said = capsys.readouterr().err
     assert "squeue is not here; this run submits no job, so it goes on" in said
     assert opened.layout.plan.exists()
-    opened.lock.release()
+    opened.lock.close()
     with pytest.raises(ValueError, match="squeue is not here"):
         begin(opened)
 
@@ -287,7 +288,7 @@ def test_a_job_that_its_partition_does_not_allow_is_named(
     run = share(tmp_path, "allocation: experiment")
     preview = make_preview(run)
     begin(run)
-    run.lock.release()
+    run.lock.close()
     told = capsys.readouterr().err
     if minutes is None:
         assert preview.too_long is None
@@ -386,7 +387,7 @@ def test_a_user_within_an_allocation_is_told_that_it_idles(
     monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment")
     begin(run, measures=False)
-    run.lock.release()
+    run.lock.close()
     assert "within the Slurm job 4711" in capsys.readouterr().err
 
 
@@ -402,7 +403,7 @@ def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
     begin(run, measures=False)
-    run.lock.release()
+    run.lock.close()
     jobs = read_json(run.layout.agenda)["jobs"]
     assert [job["rounds"] for job in jobs.values()] == [2, 2]
     assert [job["after"] for job in jobs.values()] == [None, "experiment.1"]

@@ -23,8 +23,8 @@ from rankbench.launch.process.scratch import (
 pytestmark = pytest.mark.unit
 
 
-def folder_of(site: Path, job: str | None = None, launch: str = "1") -> Path:
-    folder = scratch_of(str(site), job, site / launch)
+def folder_of(site: Path, job: str | None = None) -> Path:
+    folder = scratch_of(str(site), job)
     assert folder is not None
     return folder
 
@@ -34,9 +34,9 @@ def with_scratch(folder: Path | None) -> AbstractContextManager[None]:
 
 
 def test_no_two_launches_have_the_same(tmp_path):
-    folders = {folder_of(tmp_path, j, n) for j in (None, "7", "8") for n in ("1", "2")}
-    assert len(folders) == 6
-    assert scratch_of(None, "7", tmp_path) is None
+    folders = {folder_of(tmp_path, job) for job in (None, "7", None, "7")}
+    assert len(folders) == 4
+    assert scratch_of(None, "7") is None
 
 
 def test_it_is_private_and_goes_with_the_launch(tmp_path):
@@ -84,5 +84,5 @@ def test_what_the_dead_have_left_is_removed(tmp_path, monkeypatch):
     assert main(mine) == 0
     # A folder without a job may belong to a running launch.
     assert set(tmp_path.iterdir()) == {living, by_hand, foreign, mine}
-    assert main(folder_of(tmp_path, None, "2")) == 0
+    assert main(folder_of(tmp_path)) == 0
     assert not by_hand.exists()

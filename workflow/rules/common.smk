@@ -9,13 +9,22 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
+from rankbench.environ import begin_safely
 from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
 from rankbench.launch.hosts.base import has_ended
 from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
-from rankbench.project import begin, has_begun, make_preview, open_run, reopen_run
+from rankbench.project import (
+    begin,
+    end_with_parent,
+    has_begun,
+    make_preview,
+    open_run,
+    reopen_run,
+    sweep_temporary_folders,
+)
 from rankbench.project.jobs import (
     job_files,
     job_inputs,
@@ -30,7 +39,6 @@ from rankbench.schedulers import scheduler_of
 from rankbench.snakemake_fixes import (
     look_steadily,
     submit_well,
-    sweep_temporary_folders,
     take_sigterm_in_a_thread,
 )
 
@@ -41,6 +49,7 @@ def get_run():
         return reopen_run()
     invocation = read_invocation()
     if has_begun():
+        end_with_parent()
         run = reopen_run()
     else:
         values = {**config, **invocation.config}
@@ -67,6 +76,7 @@ def write_table():
     subprocess.run([*command, str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
 
+begin_safely()
 try:
     # Needed in jobs as well, because Slurm ends them by SIGTERM.
     take_sigterm_in_a_thread()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -56,10 +57,11 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     logs = [Tail(run.layout.log(name)) for name in jobs_of(run)]
     with (
         open(log, "w") as file,
-        start_snakemake(argv, file, run.lock.handle) as (child, signals),
+        start_snakemake(argv, file, run.lock) as (child, signals),
     ):
         _follow(run, child, logs, Tail(log), verbose=arguments.verbose)
-    run.lock.release()
+    assert run.lock is not None
+    run.lock.close()
     if signals:
         name = signal.Signals(signals[0]).name
         said = f"stopped by {name}: finished launches are kept. To continue:"
@@ -181,7 +183,7 @@ def own_cache(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 @contextmanager
 def start_snakemake(
-    argv: Sequence[str], output: IO[str] | int, lock: int | None = None
+    argv: Sequence[str], output: IO[str] | int, lock: FileIO | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """Start Snakemake. On SIGINT, SIGTERM or SIGHUP, it stops and cancels its jobs.
 
@@ -225,7 +227,7 @@ def start_snakemake(
             # In its own group, Snakemake gets each signal once: from the handler here.
             process_group=0,
             env=os.environ | own_cache() | begun,
-            pass_fds=() if lock is None else (lock,),
+            pass_fds=() if lock is None else (lock.fileno(),),
         )
         if came:  # a signal came before the child started
             interrupt()

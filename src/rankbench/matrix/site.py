@@ -44,7 +44,7 @@ OWN_VARIABLES = {
     "OMP_NUM_THREADS": "set the key cpu_threads_per_gpu, or cores_per_device of a cell",
     "PYTHONNOUSERSITE": "remove it: packages of a home would change the measurement",
     "PYTHONPATH": "remove it: ranks run a frozen copy of the code",
-    "PYTHONUNBUFFERED": "remove it",
+    **dict.fromkeys(("PYTHONUNBUFFERED", "PYTHONSAFEPATH", "PYTHONUTF8"), "remove it"),
     "TMPDIR": "set the key scratch instead",
     **dict.fromkeys(
         ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), _INTERFACE
@@ -144,6 +144,8 @@ def read_site(path: Path) -> dict[str, Any]:
         check_images(facts["images"], "images")
         check_sbatch(facts["sbatch"])
         facts["env"] = read_env(facts["env"])
+        if facts["exclusive"] is None:
+            facts["exclusive"] = scheduler_of(facts).has_queue
         if not scheduler_of(facts).lists_hosts:
             if keys := [key for key in ("hosts", "shared") if key in given]:
                 raise ValueError(

@@ -6,16 +6,24 @@ Only this package, `commands` and `cli` know more than one room.
 from rankbench.project.jobs import find_pending
 from rankbench.project.preview import Preview, make_preview
 from rankbench.project.run import Run, open_run, reopen_run
-from rankbench.project.start import BEGUN, begin, has_begun
+from rankbench.project.start import (
+    BEGUN,
+    begin,
+    end_with_parent,
+    has_begun,
+    sweep_temporary_folders,
+)
 
 __all__ = [
     "BEGUN",
     "Preview",
     "Run",
     "begin",
+    "end_with_parent",
     "find_pending",
     "has_begun",
     "make_preview",
     "open_run",
     "reopen_run",
+    "sweep_temporary_folders",
 ]

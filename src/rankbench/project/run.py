@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from rankbench.cell import AUTO, PROGRAMS
 from rankbench.environ import keep_job, physical_cores
 from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
-from rankbench.launch.hosts.base import Resources, hosts_of
+from rankbench.launch.hosts.base import Resources, hosts_of, take_lock
 from rankbench.launch.images.store import (
     Image,
     explain_folder,
@@ -57,56 +56,34 @@ from rankbench.schema import did_you_mean
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
 
-class Lock:
-    """The lock of a result directory: one run at a time measures into it.
+def take_results(layout: Layout) -> FileIO:
+    """Keep other runs from measuring into a result directory.
 
-    Attributes:
-        handle: a process that inherits it holds the lock, too; None: not taken. The
-            kernel releases the lock when the last of them has ended, however it ends.
+    Returns:
+        The lock, until it is closed; a process that inherits it holds it, too.
+
+    Raises:
+        ValueError: another run holds the lock, and the message names its process; or
+            the file system has no locks, or the folder is another user's.
     """
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self.handle: int | None = None
-
-    def take(self) -> None:
-        """Keep other runs from measuring until this process ends or releases the lock.
-
-        Raises:
-            ValueError: another run holds the lock, and the message names its process;
-                or the file system has no locks, or the folder is another user's.
-        """
-        try:
-            self._layout.work.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            why = explain_folder(error, self._layout.lock, "results_dir")
-            raise ValueError(why) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            holder = "another run"
-            with suppress(OSError, ValueError, LookupError, TypeError):
-                agenda = read_json(self._layout.agenda)
-                owner = Owner(**agenda["owner"])
-                where = f"process {owner.pid} on {owner.host}"
-                holder = f"{where} ({agenda['command']})"
-            raise ValueError(
-                f"{self._layout.root} is in use by {holder}: wait for it or end it; "
-                f"`rankbench status {self._layout.root}` shows its progress"
-            ) from None
-        except OSError as error:
-            os.close(handle)
-            why = explain_folder(error, self._layout.lock, "results_dir")
-            raise ValueError(why) from error
-        self.handle = handle
-
-    def release(self) -> None:
-        """Let other runs take the lock; do nothing if this process does not hold it."""
-        if self.handle is not None:
-            os.close(self.handle)
-            self.handle = None
+    try:
+        layout.work.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(layout.lock)
+    except OSError as error:
+        why = explain_folder(error, layout.lock, "results_dir")
+        raise ValueError(why) from error
+    if lock is not None:
+        return lock
+    holder = "another run"
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        agenda = read_json(layout.agenda)
+        owner = Owner(**agenda["owner"])
+        where = f"process {owner.pid} on {owner.host}"
+        holder = f"{where} ({agenda['command']})"
+    raise ValueError(
+        f"{layout.root} is in use by {holder}: wait for it or end it; "
+        f"`rankbench status {layout.root}` shows its progress"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +138,7 @@ class Run:
         pending: `project.jobs.find_pending`; None: not computed.
         jobs: `project.jobs.jobs_of`; None: not computed.
         needs: `project.jobs.needs_of`; None: not computed.
+        lock: of the result directory; None: not taken.
     """
 
     plan: Plan
@@ -175,11 +153,7 @@ class Run:
     pending: dict[str, Pending] | None = field(default=None, compare=False)
     jobs: dict[str, Job] | None = field(default=None, compare=False)
     needs: Sequence[Need] | None = field(default=None, compare=False)
-
-    @cached_property
-    def lock(self) -> Lock:
-        """The lock of the result directory, not acquired yet."""
-        return Lock(self.layout)
+    lock: FileIO | None = field(default=None, compare=False)
 
     def forget(self) -> None:
         """Compute anew what is pending, as files have changed."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
-from rankbench.launch.hosts.base import CellJob
+from rankbench.launch.hosts.base import CellJob, take_lock
 from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.claim import Owner
 from rankbench.launch.job.provenance import freeze_code, freeze_files
@@ -25,7 +31,7 @@ from rankbench.project.jobs import (
     why_too_long,
 )
 from rankbench.project.preview import make_preview
-from rankbench.project.run import Run
+from rankbench.project.run import Run, take_results
 from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
 from rankbench.say import say
@@ -40,6 +46,47 @@ BEGUN = "RANKBENCH_BEGUN"
 def has_begun() -> bool:
     """Return whether the parent of this process has begun its run."""
     return os.environ.get(BEGUN) == str(os.getppid())
+
+
+def end_with_parent() -> None:
+    """From now on, interrupt this process group when the parent is dead.
+
+    A `rankbench run` that is killed cannot tell its Snakemake, which would measure on.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.killpg(0, signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+_SWEPT = "rankbench.lock"
+
+
+def sweep_temporary_folders(workflow: Any) -> FileIO | None:
+    """Remove temporary folders of killed Snakemakes, and mark that of this one.
+
+    Each Snakemake makes a folder in TMPDIR, and removes it at its end. If it is killed,
+    the folder stays. A lock in it tells whether its owner is gone. Folders without one
+    belong to others.
+
+    Args:
+        workflow: Snakemake's object of this process.
+
+    Returns:
+        The lock of this process; its folder is in use as long as the object exists.
+    """
+    own = Path(workflow._snakemake_tmp_dir.name)
+    for other in own.parent.glob(f"snakemake*/{_SWEPT}"):
+        with suppress(OSError):
+            is_ours = other.parent.lstat().st_uid == os.getuid()
+            if is_ours and (lock := take_lock(other)) is not None:
+                with lock:
+                    shutil.rmtree(other.parent, ignore_errors=True)
+    return take_lock(own / _SWEPT)
 
 
 def begin(run: Run, *, measures: bool = True) -> None:
@@ -59,7 +106,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
             f"{run.layout.root.absolute()}: ranks cannot find code in a folder with "
             f"{os.pathsep!r} in its name: rename it"
         )
-    run.lock.take()
+    run.lock = take_results(run.layout)
     # Another run may have measured some of it since the preview.
     run.forget()
     check_scheduler(run)

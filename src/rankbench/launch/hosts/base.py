@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
+import pwd
 import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -425,37 +427,59 @@ def choose_port(owner: int, serial: int) -> int:
     return FIRST_PORT + (owner * 97 + serial) % (LAST_PORT + 1 - FIRST_PORT)
 
 
-def take_lock(name: str | None = None) -> socket.socket | None:
-    """A socket that holds the lock of a machine; None while another process holds it.
+def take_lock(path: Path | None = None, *, wait: bool = False) -> FileIO | None:
+    """A file that holds a lock; None while another process holds it.
 
-    The lock is the abstract name of a socket: the kernel releases it with the process,
-    however the process ends. A lock file below TMPDIR or /tmp would differ with each
-    TMPDIR and each private /tmp of a Slurm job.
+    No other user can open the file, and so take the lock. The kernel releases it with
+    the last process that has it, however that ends.
 
     Args:
-        name: of the lock; None is that of this user.
+        path: of the file; None is that of this user's measurements on this machine.
+        wait: whether to wait until no other process holds it.
+
+    Raises:
+        OSError: the file cannot be opened, or its file system has no locks.
     """
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if path is None:
+        return _take_machine()
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    held = open(os.open(path, flags, 0o600), "wb", buffering=0)  # noqa: SIM115
     try:
-        held.bind(f"\0{name or f'rankbench-{os.getuid()}'}")
-    except OSError as error:
+        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
         held.close()
-        if error.errno != errno.EADDRINUSE:
-            raise
         return None
+    except OSError:
+        held.close()
+        raise
     return held
 
 
-@contextmanager
-def machine_to_itself(waiting: Waiting, name: str | None = None) -> Iterator[None]:
-    """Wait for this user's other measurements on this machine, then hold the lock.
+def _take_machine() -> FileIO | None:
+    """The lock of this machine, in the first of these folders that has locks.
 
-    Args:
-        waiting: how to wait.
-        name: of the lock; None is that of this user.
+    A folder below TMPDIR or /tmp would differ with each TMPDIR and each private /tmp of
+    a Slurm job, and /run/user goes when its user logs out. Hosts may share a home.
     """
+    faults: list[OSError] = []
+    cache = ".cache/rankbench"
+    folders = [Path(f"/run/user/{os.getuid()}"), Path(os.path.expanduser("~"), cache)]
+    with suppress(KeyError):  # In a container, users may have no names.
+        folders.insert(0, Path(pwd.getpwuid(os.getuid()).pw_dir, cache))
+    for folder in folders:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return take_lock(folder / f"{socket.gethostname()}.lock")
+        except OSError as error:
+            faults.append(error)
+    raise faults[0]
+
+
+@contextmanager
+def machine_to_itself(waiting: Waiting) -> Iterator[None]:
+    """Wait for this user's other measurements on this machine, then hold the lock."""
     told = False
-    while (held := take_lock(name)) is None:
+    while (held := take_lock()) is None:
         if not told:
             waiting.say("  waiting: another measurement runs on this machine")
             told = True

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from filelock import FileLock, Timeout
-
+from rankbench import __version__
 from rankbench.assets import find_asset
-from rankbench.launch.hosts.base import run_to_end
+from rankbench.launch.hosts.base import run_to_end, run_well, take_lock
 from rankbench.launch.images import apptainer, checks
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
@@ -40,6 +39,8 @@ from rankbench.record import write_json
 SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
 
 DOWNLOADS = ".downloads"
+
+_GIT_SECONDS = 30.0
 
 # Levels of compression. A zstd image is no larger than a gzip image, is made in a third
 # of the time, and is read faster. mksquashfs defaults to the highest level of gzip:
@@ -250,6 +251,10 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
     with fetched(image, torch_index=index, log=work.log.write) as wheels:
         options = ["--force", "--warn-unused-build-args", *_squash_options()]
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
+        project = ["git", "-C", str(image.containers), "rev-parse", "HEAD"]
+        commit = run_well(project, _GIT_SECONDS)
+        values["version"] = __version__
+        values["revision"] = commit.stdout.strip() if commit else "unknown"
         for name, value in values.items():
             options += ["--build-arg", f"{name}={value}"]
         # Definitions contain paths relative to this folder.
@@ -353,7 +358,9 @@ def _fetch(
         python = image.promise["python"]
         place = downloads / f"{name}-{python}-{key}"
         options = ["--python", python]
-    with FileLock(f"{place}.lock"):
+    lock = take_lock(Path(f"{place}.lock"), wait=True)
+    assert lock is not None
+    with lock:
         if place.exists():
             return place
         partial = Path(f"{place}.partial")
@@ -374,18 +381,14 @@ def _fetch(
 @contextmanager
 def _alone(image: Image, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of an image: a second process waits and finds the image made."""
-    lock = FileLock(image.lock)
     try:
         image.lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+        if (lock := take_lock(image.lock)) is None:
             tell(f"{image.name}  waiting: another process is making it")
-            lock.acquire()
+            lock = take_lock(image.lock, wait=True)
     except OSError as error:
         why = explain_folder(error, image.lock)
         raise ValueError(f"image {image.name}: {why}") from error
-    try:
+    assert lock is not None
+    with lock:
         yield
-    finally:
-        lock.release()

@@ -191,7 +191,7 @@ class Attempt:
         gates = [gate for record in self.gate.records if (gate := record.get("gate"))]
         scratch = None
         if hosts.names:  # Hosts that are not known yet have no scratch folder.
-            scratch = scratch_of(site["scratch"], job_id(), directory)
+            scratch = scratch_of(site["scratch"], job_id())
         return LaunchSpec(
             directory=directory.resolve(),
             cell=self.cell.at_rate(self.shape.global_batch),

@@ -60,14 +60,16 @@ class Owner:
 def claim_next(attempt_dir: Path) -> tuple[int, Path]:
     """Create the directory of the next launch, with `claim.json` in it.
 
+    Only this user can open it until it is done (`supervise.finish`): its logs name the
+    place at which ranks meet.
+
     Returns:
         Its number and path.
     """
     attempt_dir.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=".claim-", dir=attempt_dir))
     try:
-        beside.chmod(0o755)
-        (beside / "work").mkdir()
+        (beside / "work").mkdir(mode=0o700)
         write_json(beside / "claim.json", asdict(Owner.of(os.getpid())))
         while True:
             number = max(numbered(attempt_dir), default=0) + 1

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rankbench.environ import PYTHON
 from rankbench.launch.hosts.base import Hosts, Step
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.launchers import find_launcher, is_by_ssh
@@ -251,6 +252,7 @@ def build_environment(
     if grows and not any(name in passed for name in _ALLOCATOR):
         passed[_ALLOCATOR[0]] = "expandable_segments:True"
     passed |= {
+        **PYTHON,
         # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",
         "PYTHONPATH": str(spec.source),

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,19 +34,18 @@ class NoScratch(Exception):
     """A host cannot provide the folder. The message names host, cause and remedy."""
 
 
-def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | None:
+def scratch_of(scratch: str | None, job: str | None) -> Path | None:
     """The folder of a launch: the same path on all hosts, and no other launch's.
 
     Args:
         scratch: the site's folder; None leaves ranks the TMPDIR that they find.
         job: id of the Slurm job.
-        directory: of the launch.
     """
     if scratch is None:
         return None
-    # The name is short, because paths of sockets in the folder have at most 107 bytes.
-    launch = f"{zlib.crc32(os.fsencode(directory.resolve())):08x}"
-    return Path(scratch, f"{_MINE}{job or _NO_JOB}.{launch}")
+    # Nobody can guess the name, and make the folder before us. It is short, because
+    # paths of sockets in the folder have at most 107 bytes.
+    return Path(scratch, f"{_MINE}{job or _NO_JOB}.{secrets.token_hex(4)}")
 
 
 @contextmanager

@@ -326,5 +326,6 @@ def finish(directory: Path, record: Record) -> None:
     for log in directory.glob("*.log"):
         if log.stat().st_size == 0:
             log.unlink()
+    directory.chmod(0o755)
     write_json(directory / "record.json", record)
     shutil.rmtree(directory / "work", ignore_errors=True)

@@ -102,8 +102,8 @@ def run_file(
     Raises:
         BaseException: whatever the script raises.
     """
-    if sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]  # Python has put it there for `python -m rankbench.rank`.
+    # Programs in Python that a script starts find its modules, as without rankbench.
+    os.environ.pop("PYTHONSAFEPATH", None)
     file = folder / name
     start = file.parent
     if module is not None:
