@@ -14,6 +14,7 @@ from factories import backends_of, make_site, read_pairs, read_plan_of
 from rankbench.launch.hosts.slurm_resources import (
     OVERHEAD,
     Resources,
+    check_resources,
     job_resources,
     job_seconds,
     plan_array,
@@ -85,6 +86,14 @@ def test_sbatch_line(tmp_path, cell, asks):
     site, topology = cell.split()
     facts = {"cores": CPU_SITE, "gpus": GPU_SITE}[site]
     assert sbatch_line(resources_of(tmp_path, facts, topology)) == asks
+
+
+def test_the_check_looks_where_cells_run(tmp_path):
+    text = "name: x\nstrategy: ddp\npartition: big"
+    cells = read_plan_of(tmp_path, text, CPU_SITE).feasible
+    site = CPU_SITE.to_dict()
+    assert check_resources(site, cells)["slurm_partition"] == "big"
+    assert check_resources(site, [])["slurm_partition"] == "cpu"
 
 
 def test_one_process_has_all_gpus_of_its_cell(tmp_path):

@@ -10,9 +10,8 @@ import pytest
 from factories import make_gpu_site, read_pairs
 from rankbench.assets import find_asset
 from rankbench.launch.images.store import load_images
-from rankbench.launch.site.check import describe, find_faults, main
 from rankbench.launch.site.cuda import FLAVOURS, IMAGES
-from rankbench.launch.site.inventory import inspect
+from rankbench.launch.site.hosts import describe, find_faults, inspect, main
 from rankbench.record import read_json, write_json
 from rankbench.schema import parse_yaml
 
@@ -288,6 +287,6 @@ def test_this_machine_is_looked_at(tmp_path, capsys):
     assert sorted(tmp_path.iterdir()) == [plan]
     # The exit status depends on this machine; the output must name this host.
     write_json(tmp_path / "hosts.json", facts)
-    assert main(plan, tmp_path / "hosts.json") in (0, 1)
+    assert main(plan, "--check", tmp_path / "hosts.json") in (0, 1)
     assert this["host"] in capsys.readouterr().out
     assert not (tmp_path / "hosts.json").exists()

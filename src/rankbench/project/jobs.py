@@ -427,7 +427,7 @@ def rule_resources(run: Run) -> dict[str, Any]:
     Snakemake calls each function several times per job: twelve functions doubled the
     time of a dry run. So there are as few as possible, and none without a queue.
     """
-    found: dict[str, Any] = dict(check_resources(run.plan.site))
+    found: dict[str, Any] = dict(check_resources(run.plan.site, run.feasible))
     if scheduler_of(run.plan.site).has_queue:
         names = list(OF_A_JOB)
         asked = {name for cell in run.feasible for name in cell.cell.queue}

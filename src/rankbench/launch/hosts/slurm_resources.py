@@ -43,9 +43,15 @@ def job_resources(
     return hosts_of(site).resources(site, asked)
 
 
-def check_resources(site: Mapping[str, Any]) -> Resources:
-    """The resources of the job that looks at all hosts of a site, as a cell would."""
-    asked = Asked(site["nodes"], 1, site["cuda_devices"], OVERHEAD)
+def check_resources(site: Mapping[str, Any], cells: Sequence[PlannedCell]) -> Resources:
+    """The resources of the job that looks at all hosts of a site, as a cell would.
+
+    Args:
+        site: the site of the plan.
+        cells: those that can run. It looks at the hosts of the queue of the first one.
+    """
+    queue = next((planned.cell.queue for planned in cells), {})
+    asked = Asked(site["nodes"], 1, site["cuda_devices"], OVERHEAD, queue=queue)
     return hosts_of(site).resources(site, asked)
 
 
