@@ -107,10 +107,14 @@ lock: ## renew the pinned requirements with Python 3.11; UPGRADE=1: newest versi
 	    --output-file requirements-extras.txt pyproject.toml
 	@# Images get the same versions. DeepSpeed is in sources.txt only. pip must also find
 	@# the CPU build of torch (requirements-torch.txt).
+	@# What an image pins itself is not bound to the version here.
 	@set -e; for file in containers/requirements/*.in; do \
+	    own="$$(sed -n 's/==.*//p' "$$file" | paste -sd '|')"; \
+	    sed -n 's/^\([a-zA-Z0-9._-]*==[^ ;]*\).*/\1/p' requirements-extras.txt | \
+	        grep -vE "^($${own:-none})==" >build/lock/extras.txt; \
 	    $(pip_compile) --no-config --generate-hashes --strip-extras \
 	        --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	        --constraint requirements.lock --constraint requirements-extras.txt \
+	        --constraint requirements.lock --constraint build/lock/extras.txt \
 	        --unsafe-package deepspeed --output-file "$${file%.in}.txt" "$$file"; done
 	@# Remove the warning at the end of each file about packages that we omit on purpose.
 	@sed -i '/^$$/,$$d' requirements.lock requirements-extras.txt \

@@ -94,7 +94,7 @@ def prepare_launch(directory: Path, **changes: Any) -> LaunchSpec:
     return spec
 
 
-_SOFTWARE = {"torch", "backends", "packages", "programs"}
+_SOFTWARE = {"torch", "backends", "packages", "programs", "horovod_no_cuda"}
 
 
 def make_site(**changes: Any) -> Site:
@@ -135,6 +135,7 @@ def make_software(**changes: Any) -> Software:
             "transformers": None,
         },
         "programs": dict.fromkeys(PROGRAMS),
+        "horovod_no_cuda": None,
     }
     assert changes.keys() <= values.keys()
     return Software(**{**values, **changes})

@@ -71,6 +71,7 @@ SERVES = {"gloo": ["none", "gloo"], "mpi": ["mpi"]}
 
 PROMISE = {
     "suite": "bookworm",
+    "snapshot": "20260101T000000Z",
     "flavours": ["cpu"],
     "python": "3.11",
     "requirements": {"cpu": ["cpu.txt"]},

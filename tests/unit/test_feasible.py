@@ -27,6 +27,7 @@ pytestmark = pytest.mark.unit
 
 NO_CXX = "c++ is not installed: torch.compile needs a C++ compiler (Debian: g++)"
 NO_TORCHAO = "torchao is not installed: pip install torchao"
+NO_HOROVOD_CUDA = "this Horovod is built without CUDA, and takes tensors on CPUs only"
 NO_MPIRUN = "mpirun is not installed: install Open MPI (Debian: openmpi-bin)"
 HERE = make_site()
 # Names of sites in obstacles.txt and marks.txt.
@@ -49,6 +50,7 @@ SITES = {
     "two GPUs": make_gpu_site(2),
     "GPUs": make_gpu_site(),
     "GPUs of 2020": make_gpu_site(compute_capability=8.0),
+    "GPUs and Horovod for CPUs": make_gpu_site(horovod_no_cuda=NO_HOROVOD_CUDA),
     "GPUs without torchao": make_gpu_site(packages={"torchao": NO_TORCHAO}),
     "two hosts with GPUs": make_gpu_site(nodes=2),
 }

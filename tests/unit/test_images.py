@@ -254,6 +254,11 @@ def test_names_of_built_images_are_reserved(tmp_path, name):
         ("root", "lacks a capability", "use an ordinary user account"),
         ("mirror", "http://mirror.example/debian", "`debian_mirror` in site.yaml"),
         ("disk", "the disk is full", "APPTAINER_TMPDIR"),
+        ("tmpdir", "is missing", "APPTAINER_TMPDIR"),
+        ("noexec", "noexec", "APPTAINER_TMPDIR"),
+        ("userns", "no user namespaces (Failed to", "user.max_user_namespaces"),
+        ("registry", "connection refused", "registry login"),
+        ("format", "is no image", "pull it again"),
     ],
 )
 def test_diagnosis(what, cause, remedy):
@@ -264,14 +269,42 @@ def test_diagnosis(what, cause, remedy):
     assert "\n" not in found
 
 
-def test_a_cache_that_cannot_be_written_is_named():
-    log = (
-        "FATAL:   Failed to create an image cache handle: failed initializing caching "
-        "directory: couldn't create cache directory /site/cache: mkdir /site: denied\n"
-    )
-    found = str(checks.diagnose(log))
-    assert "/site/cache" in found
-    assert "APPTAINER_CACHEDIR" in found
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces Apptainer and debootstrap."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def install(said: str = "", status: int = 0) -> None:
+        script = f'#!/bin/sh\necho "{said}"\nexit {status}\n'
+        for name in ("apptainer", "debootstrap"):
+            (tmp_path / name).write_text(script)
+            (tmp_path / name).chmod(0o755)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "remedy"),
+    [
+        ("INFO:    User not listed in /etc/subuid, trying ...", 0, "usermod"),
+        ("FATAL:   'noexec' mount option set on /tmp", 255, "APPTAINER_TMPDIR"),
+        ("FATAL:   nobody knows", 255, "nobody knows"),
+    ],
+)
+def test_what_prevents_builds_is_said_before_downloads(
+    containers, image_dir, programs, said, status, remedy
+):
+    programs(said, status)
+    with pytest.raises(ValueError, match=rf"preparation failed.*{remedy}"):
+        make(load(containers, image_dir)["gloo-cpu"])
+
+
+def test_the_archive_has_packages_of_a_date(containers, image_dir, programs):
+    programs()
+    settings = {"debian_archive": "http://localhost:1/archive"}
+    image = load(containers, image_dir)["gloo-cpu"]
+    with pytest.raises(ValueError, match=r"/archive/20260101T000000Z/dists/bookworm/"):
+        make_image(image, print, settings, image.file.with_name("log"))
 
 
 def test_a_user_without_a_name_gets_a_diagnosis(monkeypatch):

@@ -83,6 +83,8 @@ def _backend(c: Candidate) -> str | None:
     reasons = [c.software.backends[name][backend] for name in runtimes]
     if all(reasons):
         return reasons[0]
+    if runtime == "horovod" and c.cell.device == "cuda" and c.software.horovod_no_cuda:
+        return c.software.horovod_no_cuda
     if backend == "nccl" and c.cell.device != "cuda":
         return "nccl carries CUDA tensors only; the cell runs on cpu"
     if backend == "nccl" and is_oversubscribed(c.cell, c.site):

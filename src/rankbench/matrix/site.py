@@ -430,6 +430,7 @@ class Software:
         packages: obstacles for each package.
         programs: obstacles for each program.
         no_cuda: the reason why its torch cannot use a GPU, or None.
+        horovod_no_cuda: the reason why its Horovod cannot, or None.
     """
 
     torch: str
@@ -437,6 +438,7 @@ class Software:
     packages: Obstacles
     programs: Obstacles
     no_cuda: str | None = None
+    horovod_no_cuda: str | None = None
 
 
 _EXTRAS = "`make extras` builds it"
@@ -521,6 +523,10 @@ def describe_software(
         packages=look_for("packages", PACKAGES),
         programs=look_for("programs", PROGRAMS),
         no_cuda=None if facts["cuda"] else f"{torch} is built without CUDA",
+        # An image that is not built yet promises it by NCCL.
+        horovod_no_cuda=None
+        if facts.get("horovod_cuda", "nccl" in facts["horovod"])
+        else f"{horovod} is built without CUDA, and takes tensors on CPUs only",
     )
 
 

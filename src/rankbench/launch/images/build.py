@@ -36,7 +36,7 @@ from rankbench.record import write_json
 
 # Flavour -> GiB for the unpacked image during a build, and GiB that stay: downloads and
 # image.
-SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
+SPACE = {"cpu": (5.0, 1.5), "cuda": (15.0, 10.0)}
 
 DOWNLOADS = ".downloads"
 
@@ -241,10 +241,14 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
             raise ValueError(f"{image.file} is missing: correct the key images")
         return image.file
     building, kept = SPACE[image.flavour]
+    checks.check_builds()
     checks.check_space({checks.build_dir(): building, beside.parent: kept})
     checks.find_debootstrap()
-    mirror = settings.get("debian_mirror", "auto")
-    address = checks.find_mirror(mirror, tell=work.say)
+    if archive := settings.get("debian_archive"):
+        address = f"{archive.rstrip('/')}/{image.snapshot}/"
+    else:
+        mirror = settings.get("debian_mirror", "auto")
+        address = checks.find_mirror(mirror, tell=work.say)
     checks.check_mirror(address, image.promise["suite"])
     work.begin("fetch")
     index = settings.get("torch_index", "auto")

@@ -133,6 +133,26 @@ def check_mirror(mirror: str, suite: str) -> None:
         ) from None
 
 
+def check_builds() -> None:
+    """Build an image of nothing, before anything is downloaded: half a second.
+
+    Raises:
+        ValueError: this machine does not build images; says why, and what to do.
+    """
+    said: list[str] = []
+    why = None
+    with tempfile.TemporaryDirectory() as folder:
+        definition = Path(folder, "nothing.def")
+        definition.write_text("Bootstrap: scratch\n")
+        try:
+            said.extend(apptainer.build(Path(folder, "nothing.sif"), definition, ()))
+        except subprocess.CalledProcessError:
+            why = last_words("".join(said))
+    # Without a range of user ids, only images with something in them fail.
+    if why := diagnose("".join(said)) or why:
+        raise ValueError(why)
+
+
 def check_space(needed: Mapping[Path, float]) -> None:
     """Check that there is enough disk space to build.
 
@@ -164,7 +184,7 @@ def diagnose(log: str) -> str | None:
     except KeyError:  # in a container
         user = f"the user {os.getuid()}"
     facts = {"fuse": there, "user": user, "build": build_dir()}
-    for pattern, cause in _CAUSES:
+    for pattern, cause in _CAUSES.values():
         if found := re.search(pattern, log):
             return cause.format(found=found[0], **facts)
     return None
@@ -187,43 +207,58 @@ _SPACE = (
 )
 
 
-# The first match in this order counts, because others may be its consequences.
-_CAUSES: tuple[tuple[str, str], ...] = (
-    (
+# The causes by name; tests/real_logs has a log of each. The first match in this order
+# counts, because others may be its consequences.
+_CAUSES = {
+    "disk": (
         r"(?i:no space left on device|disk quota exceeded)",
         f"the disk is full: {_SPACE}",
     ),
-    (
-        r"(couldn't create cache directory|.*[Cc]ache.*permission denied).*",
-        "Apptainer cannot write its cache ({found}): set APPTAINER_CACHEDIR to a "
-        "folder that you can write to",
+    "tmpdir": (
+        r"failed to create build parent dir: .*",
+        "{build} is missing: make the folder that APPTAINER_TMPDIR names, or unset it",
     ),
-    (
+    "userns": (
+        r"Failed to create user namespace.*|no user namespace available.*",
+        "this machine gives users no user namespaces ({found}): have its operator "
+        "raise them (`sysctl user.max_user_namespaces=15000`), or install Apptainer "
+        "setuid (the package apptainer-suid)",
+    ),
+    "fuse": (
         r"fuse: device not found|failed to open /dev/fuse",
         "/dev/fuse {fuse}, and users cannot mount an image without it: have the "
         "machine's operator load the kernel module fuse (`modprobe fuse`) and allow "
         "/dev/fuse for users (`chmod 666 /dev/fuse`)",
     ),
-    (
+    "subuid": (
         r"not listed in /etc/subuid|no mapping entry found in /etc/sub[ug]id",
         "{user} has no range of user ids in /etc/subuid and /etc/subgid, which "
         "building needs: have the machine's operator add one (`usermod --add-subuids "
         "200000-265535 --add-subgids 200000-265535 {user}`), or build on another "
         "machine and copy the .sif and .json",
     ),
-    (
+    "noexec": (
+        r"'(noexec|nodev)' mount option set on|mounted with noexec or nodev",
+        "{build} is mounted with noexec or nodev: set APPTAINER_TMPDIR to a folder on "
+        "another disk of this machine, not on a network file system",
+    ),
+    "root": (
         r"Requesting capability set \S+ while permitted capability set is",
         "root lacks a capability that Apptainer passes on, because this machine is a "
         "container: use an ordinary user account; to run images without building, "
         "`root default capabilities = no` in apptainer.conf helps, too",
     ),
-    (
-        r"mounted with noexec or nodev",
-        "{build} is mounted with noexec or nodev: set APPTAINER_TMPDIR to a folder on "
-        "another disk of this machine, not on a network file system",
+    "registry": (
+        r"(pinging container registry|reading manifest) \S+:.*",
+        "the registry does not give the image ({found}): check the network, the name "
+        "and, for a private image, `apptainer registry login`",
     ),
-    (
+    "format": (
+        r"image format not recognized|trying to read the squashfs image",
+        "the file is no image, or only a part of one: copy or pull it again",
+    ),
+    "mirror": (
         r"Failed getting release file \S+|(?m:^E: Failed to fetch \S+)",
         f"the Debian mirror failed: {{found}}: {_MIRROR}",
     ),
-)
+}

@@ -36,7 +36,10 @@ SOURCES = "sources.txt"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 # Keys of a site file that say how and where images are made.
-SETTINGS = ("image_dir", "debian_mirror", "torch_index", "image_key")
+SETTINGS = (
+    *("image_dir", "debian_mirror", "debian_archive"),
+    *("torch_index", "image_key"),
+)
 
 Sidecar = dict[str, Any]
 
@@ -56,6 +59,7 @@ class Image:
             not part of it: all hold the same packages.
         file: the SIF file.
         sidecar: JSON file with facts about the SIF file.
+        snapshot: date of Debian's packages, as its archive of snapshots writes it.
         given: where an image comes from that the site or the experiment names: its
             ``file``, used in place, or a ``source``, a URI with a digest to pull it
             from; and the ``sha256`` that the file must have, if any. None: it is built.
@@ -69,6 +73,7 @@ class Image:
     flavour: str = ""
     promise: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
+    snapshot: str | None = None
     given: Mapping[str, str] | None = None
 
     @property
@@ -140,8 +145,9 @@ def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
     images = {}
     for name, (entry, flavour) in sorted(wanted.items()):
         promise = {**entry, "name": name, "flavour": flavour}
-        # The cells that run in the image are no part of its recipe.
-        promise.pop("serves", None)
+        # Neither the cells that run in the image nor where Debian's packages come from
+        # are a part of its recipe.
+        apart = {key: promise.pop(key, None) for key in ("serves", "snapshot")}
         files = [TEST, entry["definition"], *entry["inputs"], *requirements_of(promise)]
         try:
             inputs = {file: hash_file(containers / file) for file in sorted(files)}
@@ -157,6 +163,7 @@ def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
             containers=containers,
             inputs=inputs,
             recipe=_hash([promise, inputs, None]),
+            snapshot=apart["snapshot"],
             file=image_dir / f"{name}.sif",
             sidecar=image_dir / f"{name}.json",
         )

@@ -35,6 +35,7 @@ def main() -> None:
         "backends": built_backends(),
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
+        "horovod_cuda": _horovod_has_cuda(),
         "packages": {name: package_version(name) for name in PACKAGES},
         "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
     }
@@ -54,6 +55,15 @@ def _horovod_operations() -> list[str]:
         "ccl": horovod.ccl_built(),
     }
     return [name for name, present in built.items() if present]
+
+
+def _horovod_has_cuda() -> bool:
+    """Whether Horovod takes tensors on GPUs."""
+    try:
+        import horovod.torch as horovod
+    except ImportError:
+        return False
+    return bool(horovod.cuda_built())
 
 
 if __name__ == "__main__":
