@@ -23,8 +23,7 @@ import pytest
 from test_containers import ONE, make_project
 
 from conftest import ROOT, Project, copy_project
-from rankbench.launch.images.build import check_key, sign
-from rankbench.launch.images.checks import find_mirror
+from rankbench.launch.images.build import check_key, find_mirror, sign
 from rankbench.launch.images.store import load_images
 from rankbench.launch.images.verify import check_signed
 from rankbench.own_files import hash_file
@@ -144,9 +143,7 @@ def test_image_has_its_provenance_beside_it(built):
     assert known["facts"]["backends"] == ["gloo", "mpi"]
     programs = {"mpirun": True, "python3": True, "torchrun": True}
     assert known["facts"]["programs"] == programs
-    steps = list(known["steps"])
-    assert steps == [*("fetch", "bootstrap", "%post", "%test", "squash"), *steps[5:]]
-    assert sum(known["steps"].values()) == pytest.approx(known["seconds"], abs=1)
+    assert known["seconds"] > 0
     assert [p.name for p in built.dir.glob(".*.sif")] == []
     assert built.run("test", "gloo-cpu").returncode == 0
 
@@ -462,7 +459,6 @@ def test_an_image_is_pulled_by_its_digest_and_probed(built, registry):
     assert known["source"].startswith(f"docker://{registry.address}/group/own@sha256:")
     assert known["sha256"] == hash_file(images.dir / "own.given.sif")
     assert known["facts"]["torch"] == "2.13.0+cpu"
-    assert set(known["steps"]) == {"pull", "verify", "provenance"}
 
 
 @pytest.mark.equipment
@@ -533,8 +529,8 @@ def test_no_device_for_mounting(built, privileged, open_tmp):
     assert "/dev/fuse is missing" in said
     assert "modprobe fuse" in said
     # The check before every launch says the same.
-    ask = "import sys, pathlib; from rankbench.launch.images.checks import check_runs;"
-    ask += "check_runs(pathlib.Path(sys.argv[1]))"
+    ask = "import sys, pathlib; from rankbench.launch.images import apptainer;"
+    ask += "apptainer.check_runs(pathlib.Path(sys.argv[1]))"
     said = images.start([sys.executable, "-c", ask, str(built.dir / "gloo-cpu.sif")])
     assert "gloo-cpu.sif does not start here: /dev/fuse is missing" in said.stdout
 

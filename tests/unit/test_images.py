@@ -22,7 +22,7 @@ import pytest
 import logs
 from conftest import ROOT
 from rankbench.launch.hosts.base import take_lock
-from rankbench.launch.images import checks, verify
+from rankbench.launch.images import apptainer, build, verify
 from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     SETTINGS,
@@ -262,7 +262,7 @@ def test_names_of_built_images_are_reserved(tmp_path, name):
     ],
 )
 def test_diagnosis(what, cause, remedy):
-    found = checks.diagnose(getattr(logs, f"APPTAINER_{what.upper()}"))
+    found = apptainer.diagnose(getattr(logs, f"APPTAINER_{what.upper()}"))
     assert found
     assert cause in found
     assert remedy in found
@@ -312,13 +312,13 @@ def test_a_user_without_a_name_gets_a_diagnosis(monkeypatch):
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert str(os.getuid()) in str(checks.diagnose("x not listed in /etc/subuid"))
+    assert str(os.getuid()) in str(apptainer.diagnose("x not listed in /etc/subuid"))
 
 
 def test_what_is_not_known_is_quoted():
     log = "+ make\n\x1b[31mmake: *** No rule\x1b[0m\n\n"
-    assert checks.diagnose(log) is None
-    assert checks.last_words(log) == "make: *** No rule"
+    assert apptainer.diagnose(log) is None
+    assert apptainer.last_words(log) == "make: *** No rule"
 
 
 @pytest.mark.parametrize(
@@ -336,8 +336,8 @@ def test_mirror_of_the_machine_itself(tmp_path, monkeypatch, lines):
     program.write_text(f"#!/bin/sh\necho '{shown}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks.find_mirror("auto") == "http://mirror.example/debian/"
-    assert checks.find_mirror("file:///mirror") == "file:///mirror"
+    assert build.find_mirror("auto") == "http://mirror.example/debian/"
+    assert build.find_mirror("file:///mirror") == "file:///mirror"
 
 
 def test_mirror_of_debootstrap_where_there_is_no_apt(tmp_path, monkeypatch):
@@ -346,35 +346,35 @@ def test_mirror_of_debootstrap_where_there_is_no_apt(tmp_path, monkeypatch):
     program.write_text('#!/bin/sh\nDEF_MIRROR="http://mirror.example/debian"\n')
     program.chmod(0o755)
     told: list[str] = []
-    found = checks.find_mirror("auto", tell=told.append)
+    found = build.find_mirror("auto", tell=told.append)
     assert found == "http://mirror.example/debian"
     assert len(told) == 1
     assert "debootstrap's default, http://mirror.example/debian (" in told[0]
     program.write_text("#!/bin/sh\n")
     with pytest.raises(ValueError, match=r"set `debian_mirror` in site.yaml"):
-        checks.find_mirror("auto")
+        build.find_mirror("auto")
 
 
 def test_no_debootstrap(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(ValueError, match="then `dnf install debootstrap`"):
-        checks.find_debootstrap()
+        build.find_debootstrap()
 
 
 def test_mirror_that_does_not_answer(tmp_path):
     release = tmp_path / "dists" / "bookworm" / "InRelease"
     release.parent.mkdir(parents=True)
     release.write_text("Origin: Debian\n")
-    checks.check_mirror(tmp_path.as_uri(), "bookworm")
+    build.check_mirror(tmp_path.as_uri(), "bookworm")
     for mirror in ("http://localhost:1/debian", f"{tmp_path.as_uri()}/no", "nonsense"):
         with pytest.raises(ValueError, match=r"cannot be reached: .*`debian_mirror`"):
-            checks.check_mirror(mirror, "bookworm")
+            build.check_mirror(mirror, "bookworm")
 
 
 def test_space(tmp_path):
-    checks.check_space({tmp_path: 0.0})
+    build.check_space({tmp_path: 0.0})
     with pytest.raises(ValueError, match=r"needs 1e\+09 GiB: make room"):
-        checks.check_space({tmp_path: 1e9})
+        build.check_space({tmp_path: 1e9})
 
 
 def test_steps_are_told_as_they_begin(containers, image_dir):
@@ -394,7 +394,7 @@ def test_steps_are_told_as_they_begin(containers, image_dir):
     with pytest.raises(ValueError, match=r"its log ends:\n(.*\n)+  error: this one"):
         work.follow(build())
     assert told == ["fetch", "bootstrap", "%post", "%post: installing wheels"]
-    assert list(work.steps) == ["fetch", "bootstrap", "%post"]
+    assert work.steps == ["fetch", "bootstrap", "%post"]
     assert "error: this one does not compile" in log.getvalue()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +21,14 @@ from typing import Any, TextIO
 from rankbench import __version__
 from rankbench.assets import find_asset
 from rankbench.launch.hosts.base import run_to_end, run_well, take_lock
-from rankbench.launch.images import apptainer, checks
+from rankbench.launch.images import apptainer
+from rankbench.launch.images.apptainer import (
+    MIRROR_REMEDY,
+    SPACE_REMEDY,
+    build_dir,
+    diagnose,
+    last_words,
+)
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
     SOURCES,
@@ -39,6 +48,8 @@ from rankbench.record import write_json
 SPACE = {"cpu": (5.0, 1.5), "cuda": (15.0, 10.0)}
 
 DOWNLOADS = ".downloads"
+MIRROR_TIMEOUT = 20.0  # seconds
+GIB = 1024**3
 
 _GIT_SECONDS = 30.0
 
@@ -62,15 +73,14 @@ class Work:
     """The making of one image.
 
     Attributes:
-        steps: step -> its seconds; 0 for the current step.
+        steps: names of the steps that have begun.
     """
 
     image: Image
     log: TextIO
     tell: Callable[[str], None]
-    steps: dict[str, float] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
     _begun: float = field(default_factory=time.monotonic)
-    _step_begun: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -82,16 +92,9 @@ class Work:
         self.tell(line)
 
     def begin(self, step: str) -> None:
-        if step in self.steps:
-            return
-        self.end()
-        self.steps[step], self._step_begun = 0.0, time.monotonic()
-        self.say(step)
-
-    def end(self) -> None:
-        if self.steps:
-            seconds = time.monotonic() - self._step_begun
-            self.steps[next(reversed(self.steps))] = round(seconds, 1)
+        if step not in self.steps:
+            self.steps.append(step)
+            self.say(step)
 
     def follow(self, lines: Iterable[str]) -> None:
         """Write the output of Apptainer to the log, and report its steps.
@@ -114,10 +117,8 @@ class Work:
                     self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
         except subprocess.CalledProcessError:
             text = "".join(said)
-            cause = checks.diagnose(text) or "its log ends:\n  " + checks.last_words(
-                text, lines=5
-            ).replace("\n", "\n  ")
-            raise ValueError(cause) from None
+            end = last_words(text, lines=5).replace("\n", "\n  ")
+            raise ValueError(diagnose(text) or f"its log ends:\n  {end}") from None
 
 
 def make_image(
@@ -159,7 +160,7 @@ def make_image(
         try:
             return _make(work, settings, key)
         except (ValueError, OSError) as error:
-            step = next(reversed(work.steps), "preparation")
+            step = work.steps[-1] if work.steps else "preparation"
             if isinstance(error, OSError):
                 error = ValueError(explain_folder(error, image.sidecar))
             print(f"== {step} failed: {error}", file=log)
@@ -213,8 +214,7 @@ def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:
             "packages": packages,
             "signed": bool(key and image.definition),
         }
-        work.end()
-        sidecar |= {"seconds": round(work.seconds, 1), "steps": work.steps}
+        sidecar["seconds"] = round(work.seconds, 1)
         # A sidecar must never describe another file.
         image.sidecar.unlink(missing_ok=True)
         if sif == beside:
@@ -241,15 +241,15 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
             raise ValueError(f"{image.file} is missing: correct the key images")
         return image.file
     building, kept = SPACE[image.flavour]
-    checks.check_builds()
-    checks.check_space({checks.build_dir(): building, beside.parent: kept})
-    checks.find_debootstrap()
+    check_builds()
+    check_space({build_dir(): building, beside.parent: kept})
+    find_debootstrap()
     if archive := settings.get("debian_archive"):
         address = f"{archive.rstrip('/')}/{image.snapshot}/"
     else:
         mirror = settings.get("debian_mirror", "auto")
-        address = checks.find_mirror(mirror, tell=work.say)
-    checks.check_mirror(address, image.promise["suite"])
+        address = find_mirror(mirror, tell=work.say)
+    check_mirror(address, image.promise["suite"])
     work.begin("fetch")
     index = settings.get("torch_index", "auto")
     with fetched(image, torch_index=index, log=work.log.write) as wheels:
@@ -268,6 +268,125 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
         if hash_file(image.containers / name) != sha256:
             raise ValueError(f"{name} has changed during the build: run it again")
     return beside
+
+
+def find_mirror(
+    configured: str, *, tell: Callable[[str], object] = lambda _: None
+) -> str:
+    """Return the Debian mirror to build images from.
+
+    Args:
+        configured: site key `debian_mirror`: an address, or ``auto`` for the mirror
+            that this machine's own apt uses, or else debootstrap's default.
+        tell: receives a line if debootstrap's default is used.
+
+    Raises:
+        ValueError: ``auto``, and neither apt nor debootstrap names a mirror.
+    """
+    if configured != "auto":
+        return configured
+    fields = "$(LABEL)|$(REPO_URI)"
+    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+    try:
+        sources = run_to_end(command).stdout.splitlines()
+    except OSError:
+        sources = []
+    for label, _, uri in (line.partition("|") for line in sources):
+        # debootstrap cannot use Debian's security archive or backports.
+        debian = label == "Debian" or (
+            not label and uri.rstrip("/").endswith("/debian")
+        )
+        if debian and uri.startswith(("http", "file")):
+            return uri
+    program = find_debootstrap()
+    # debootstrap is a shell script on every distribution.
+    said = program.read_text(errors="replace")
+    found = re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said)
+    if found is None:
+        raise ValueError(
+            f"this machine's apt names no Debian mirror, and {program} names no "
+            "default: set `debian_mirror` in site.yaml to the address of a mirror"
+        )
+    address = found[1]
+    tell(
+        f"this machine's apt names no Debian mirror: using debootstrap's default, "
+        f"{address} (set `debian_mirror` in site.yaml for another)"
+    )
+    return address
+
+
+def find_debootstrap() -> Path:
+    """Return the path of debootstrap, which installs Debian into an image.
+
+    Raises:
+        ValueError: it is not installed; the message names the package.
+    """
+    # An ordinary user's PATH may lack the folder of debootstrap.
+    folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    if program := shutil.which("debootstrap", path=folders):
+        return Path(program)
+    raise ValueError(
+        "debootstrap is not installed, and building images needs it: have the "
+        "machine's operator install the package `debootstrap` (Debian, Ubuntu: "
+        "`apt-get install debootstrap`; RHEL, Rocky, Alma: `dnf install epel-release`, "
+        "then `dnf install debootstrap`), or build on another machine and copy the "
+        ".sif and .json"
+    )
+
+
+def check_mirror(mirror: str, suite: str) -> None:
+    """Check the mirror: request the file that a build requests first.
+
+    Raises:
+        ValueError: the file cannot be fetched.
+    """
+    address = f"{mirror.rstrip('/')}/dists/{suite}/InRelease"
+    try:
+        with urllib.request.urlopen(address, timeout=MIRROR_TIMEOUT) as answer:  # noqa: S310 (the mirror is the user's own)
+            answer.read(1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(
+            f"the Debian mirror cannot be reached: {address}: {reason}: {MIRROR_REMEDY}"
+        ) from None
+
+
+def check_builds() -> None:
+    """Build an image of nothing, before anything is downloaded: half a second.
+
+    Raises:
+        ValueError: this machine does not build images; says why, and what to do.
+    """
+    said: list[str] = []
+    why = None
+    with tempfile.TemporaryDirectory() as folder:
+        definition = Path(folder, "nothing.def")
+        definition.write_text("Bootstrap: scratch\n")
+        try:
+            said.extend(apptainer.build(Path(folder, "nothing.sif"), definition, ()))
+        except subprocess.CalledProcessError:
+            why = last_words("".join(said))
+    # Without a range of user ids, only images with something in them fail.
+    if why := diagnose("".join(said)) or why:
+        raise ValueError(why)
+
+
+def check_space(needed: Mapping[Path, float]) -> None:
+    """Check that there is enough disk space to build.
+
+    Args:
+        needed: folder that the build writes to -> GiB that it needs there.
+
+    Raises:
+        ValueError: a folder has too little space; the message names the first.
+    """
+    for place, needs in needed.items():
+        free = shutil.disk_usage(place).free / GIB
+        if free < needs:
+            raise ValueError(
+                f"{place} has {free:.1f} GiB free, the build needs {needs:g} GiB: "
+                f"{SPACE_REMEDY}"
+            )
 
 
 def _squash_options() -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankbench.cell import PROGRAMS
 from rankbench.launch.images import apptainer
-from rankbench.launch.images.checks import last_words, run_inside
+from rankbench.launch.images.apptainer import last_words, run_inside
 from rankbench.launch.images.store import TEST, Image, Sidecar
 from rankbench.launch_spec import SOURCE
 from rankbench.own_files import hash_file

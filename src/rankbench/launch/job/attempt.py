@@ -108,7 +108,7 @@ class Attempt:
         fault = read_setup_fault()
         if self.image is None and fault is None:
             return None
-        from rankbench.launch.images.checks import check_runs
+        from rankbench.launch.images.apptainer import check_runs
         from rankbench.launch.images.verify import check_file, check_signed
 
         started = datetime.now(UTC)
