@@ -542,7 +542,7 @@ def test_user_without_a_range_of_ids(images, privileged):
     over = f'mount --bind {empty} /etc/subuid && exec "$@"'
     images.prefix = ["unshare", "--mount", "sh", "-c", over, "sh"]
     said = images.fails("build", "gloo-cpu")
-    assert "bootstrap failed" in said
+    assert "preparation failed" in said
     assert "has no range of user ids in /etc/subuid" in said
     assert "usermod --add-subuids" in said
 

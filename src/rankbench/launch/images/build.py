@@ -241,8 +241,9 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
             raise ValueError(f"{image.file} is missing: correct the key images")
         return image.file
     building, kept = SPACE[image.flavour]
+    needed = {build_dir(): building, beside.parent: kept}
+    check_space({place: gib for place, gib in needed.items() if place.exists()})
     check_builds()
-    check_space({build_dir(): building, beside.parent: kept})
     find_debootstrap()
     if archive := settings.get("debian_archive"):
         address = f"{archive.rstrip('/')}/{image.snapshot}/"
