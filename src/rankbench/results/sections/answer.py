@@ -462,7 +462,8 @@ def _next(answer: Answer, facts: Workload | None) -> Iterator[_Said]:
         why = f"{what}, about {left}"
     elif facts and facts.undecided and any("disturbed" in d.cause for d in facts.trust):
         device = "cuda" if facts.device == "GPU" else "cpu"
-        run, words = "rerun", ("--only", f"device={device}")
+        run = "rerun"
+        words = ("--only", f"device={device}", "--wait-quiet", "60")
         why = "on a quiet machine"
     elif facts and (plans := [one for one in facts.next if one.settles == "fastest"]):
         words, why = ("--next", "fastest"), _launch(plans[0], facts)
