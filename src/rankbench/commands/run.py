@@ -96,11 +96,14 @@ def _look(
     """Print what would run, and what is estimated of the cells."""
     estimates: dict[str, Estimate] = {}
     if arguments.memory or arguments.fit:
+        say(f"estimating {len(run.chosen)} cells, seconds each", aside=True)
         estimates = estimate_cells(run, run.chosen)
     batches: dict[str, int | None] = {}
     if arguments.fit:
         known = [cell for cell in run.chosen if "unknown" not in estimates[cell.id]]
-        batches = {cell.id: fit_batch(run, cell) for cell in known}
+        for cell in known:
+            say(f"looking for the largest batch_size: {cell.id}", aside=True)
+            batches[cell.id] = fit_batch(run, cell)
     cells, lines = [], preview.lines(measured=True)
     for cell in run.chosen:
         about: dict[str, Any] = {
