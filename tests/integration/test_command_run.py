@@ -90,7 +90,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small):
     assert "\x1b" not in said  # The output is not a terminal.
     assert re.search(rf"{re.escape(SINGLE)}  2/2  launch 2  \d+ samples/s  ", said)
     assert f"{DDP}  0/2  gate  as single within" in said
-    assert re.search(r"  1 launches left, about \d+ s\n", said)
+    assert re.search(r"  1 launch left, about \d+ s\n", said)
     assert re.search(rf"\n{re.escape(DDP)}  ok 2/2\n", said)
     table = said[said.index("[95 % interval]") :]
     assert "files: results/small/report.html" in table

@@ -228,7 +228,8 @@ class Rounds:
         unfinished = [v for v in self.verdicts.values() if not v.complete]
         if left := sum(verdict.wanted - verdict.ok for verdict in unfinished):
             seconds = left * fmean(self._seconds)
-            parts.append(f"{left} launches left, about {minutes(seconds)}")
+            word = "launch" if left == 1 else "launches"
+            parts.append(f"{left} {word} left, about {minutes(seconds)}")
         return "  ".join(parts)
 
 
