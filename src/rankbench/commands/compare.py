@@ -101,15 +101,13 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
     from rankbench.results.read.archive import open_results
     from rankbench.results.sections.hosts import SECTION, describe
 
-    path, share = arguments.side[0], read_share(arguments.at_least)
-    if len(arguments.side) > 1:
-        raise ValueError("--by host: give one SIDE, whose hosts are compared")
-    with open_results(path) as root:
+    share = read_share(arguments.at_least)
+    with open_results(arguments.side[0]) as root:
         groups = compare_hosts(read(Layout(root)).measured)
-    if not groups:
+    if not groups or len(arguments.side) > 1:
         raise ValueError(
-            f"{path}: no cell ran on several hosts: hosts: each in the experiment runs "
-            "it on every host"
+            "--by host: give one SIDE with a cell that ran on several hosts (hosts: "
+            "each in the experiment)"
         )
     rows = [row for speeds in groups for row in describe(speeds, share)]
     slow = [str(row["host"]) for row in rows if row["slow"]]
