@@ -11,7 +11,14 @@ import pytest
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.disguise import Disguise
-from unit.synthetic import edited, write_example, write_profile
+from unit.synthetic import (
+    edited,
+    make_cell,
+    plan_cell,
+    write_example,
+    write_plan,
+    write_profile,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -246,3 +253,10 @@ def test_numbers_of_records_are_the_same(made):
 
 def test_a_bundle_without_names_verifies(made):
     assert verify_bundle(made / "hidden").findings == []
+
+
+def test_ids_that_name_hosts_cannot_be_hidden(tmp_path):
+    cell = plan_cell(make_cell("single", hosts="n7"), suffix=".hosts=n7")
+    layout = write_plan(tmp_path, [cell])
+    with pytest.raises(ValueError, match="--anonymise: ids of cells name hosts"):
+        Disguise.of(layout, json.loads(layout.plan.read_text()))
