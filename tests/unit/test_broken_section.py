@@ -26,35 +26,35 @@ ODD = "ddp.gloo.1x4.convnet.digits"
 def layout(tmp_path: Path) -> Layout:
     layout = write_example(tmp_path)
     write_tables(layout)
-    assert layout.section("loading").exists()
+    assert layout.section("phases").exists()
     return layout
 
 
-def break_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = load_sections()["loading"]
+def break_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = load_sections()["phases"]
 
     def make(_: ResultSet) -> Content | None:
         raise KeyError(ODD)
 
-    monkeypatch.setitem(load_sections(), "loading", dataclasses.replace(old, make=make))
+    monkeypatch.setitem(load_sections(), "phases", dataclasses.replace(old, make=make))
 
 
 def test_the_others_are_written_and_it_says_that_it_failed(layout, monkeypatch, capsys):
-    break_loading(monkeypatch)
+    break_phases(monkeypatch)
     others = layout.table("csv"), layout.section("diagnostics")
     for path in others:
         path.unlink()
     assert main(["table", "--no-plots", str(layout.root)]) == 0
     for path in others:
         assert path.stat().st_size
-    title = load_sections()["loading"].title
+    title = load_sections()["phases"].title
     page = layout.report.read_text()
     assert f">{title}</" in page
     assert BROKEN in page
     # Files of an earlier run must not pass for files of this one.
-    assert not layout.section("loading").exists()
+    assert not layout.section("phases").exists()
     said = capsys.readouterr().err
-    assert said.startswith("section loading:\nTraceback")
+    assert said.startswith("section phases:\nTraceback")
     assert f"KeyError: '{ODD}'" in said
 
 

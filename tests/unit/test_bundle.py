@@ -20,7 +20,7 @@ from unit.synthetic import edited, write_example, write_own_model, write_profile
 
 pytestmark = pytest.mark.unit
 
-TABLES = ("table.csv", "table.md", "table.html", "report.html", "sections/loading.csv")
+TABLES = ("table.csv", "table.md", "table.html", "report.html", "sections/phases.csv")
 WHEEL = f"work/code/rankbench-{__version__}-py3-none-any.whl"
 RECORD = "records/ddp.gloo.1x2.convnet.digits/1/3/record.json"
 STEPS, LOG = (RECORD.replace("record.json", n) for n in ("steps.npz", "rank0.log"))

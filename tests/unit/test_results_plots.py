@@ -147,7 +147,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
         build(second)
     documents = {f"table.{suffix}" for suffix in ("csv", "html", "md", "tex")}
     documents |= {"README.md", "answer.json", "answer.md", "report.html", "plan.json"}
-    names = ("answer", "diagnostics", "losses", "loading")
+    names = ("answer", "diagnostics", "losses", "phases")
     made = {p.relative_to(second.root).as_posix(): p for p in files_of(second.root)}
     assert made.keys() == documents | {f"sections/{name}.csv" for name in names} | {
         f"plots/{name}.{suffix}" for name in EVERY for suffix in STARTS

@@ -10,7 +10,7 @@ import pytest
 from pages import Words
 from rankbench.record import Layout
 from rankbench.results.numbers.result_set import read
-from rankbench.results.sections import data_loading
+from rankbench.results.sections import phases as of_steps
 from unit.synthetic import (
     PHASES,
     make_cell,
@@ -197,7 +197,7 @@ def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
     layout, planned = plan_one(tmp_path, "ddp", "1x1", num_workers=2, augment="affine")
     write_launches(layout, planned)
     write_tables(layout)
-    (row,) = read_rows(layout, "loading")
+    (row,) = read_rows(layout, "phases")
     assert (row["num_workers"], row["augment"]) == ("2", "affine")
     parts = [float(row[f"{name}_ms"]) for name in ("load", "transfer", "compute")]
     # The phases of synthetic steps have these shares.
@@ -229,9 +229,9 @@ def test_loading_that_dominates_is_explained(tmp_path, phases, workers, remedy):
 
 def test_only_what_was_measured_has_a_time(tmp_path):
     found = read(write_example(tmp_path))
-    content = data_loading.make(found)
+    content = of_steps.make(found)
     assert content is not None
-    (grid,) = data_loading.SECTION.grids(content)
+    (grid,) = of_steps.SECTION.grids(content)
     ok = [s.id for s in found.rows if s.status == "ok"]
     assert 0 < len(ok) < len(found.rows)
     assert [str(row[0]) for row in grid.rows] == ok

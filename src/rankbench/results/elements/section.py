@@ -38,6 +38,9 @@ MOST_PANELS, _MOST_CELLS = 6, 60
 # of numbers: NAME, NAME_lo and NAME_hi; in a column of float, its value alone.
 _TYPES = {str: "object", int: "Int64", float: "float64", Estimate: "float64"}
 
+# A column that holds nothing else says nothing to readers.
+_NOTHING = (None, Estimate(0.0), Estimate(0.0, 0.0, 0.0))
+
 Row = Mapping[str, Any]
 
 # Name of a column -> its type, and the heading under which documents show it, if any.
@@ -120,8 +123,7 @@ class Section:
             name: column
             for name, column in self.columns.items()
             if isinstance(column, tuple)
-            # A column without any value says nothing to readers.
-            and any(row.get(name) is not None for row in content.rows)
+            and any(row.get(name) not in _NOTHING for row in content.rows)
         }
         if not content.rows or not shown:
             return []

@@ -140,10 +140,11 @@ def find_late_host(launches: pd.DataFrame) -> tuple[str, float] | None:
         The host, and what its rank works longer than a typical one: milliseconds of a
         step, the mean over launches.
     """
-    is_spread = launches["hosts"].map(len) > 1
-    is_late = launches["late_ms"] >= LATE * launches["step_ms"]
-    if len(launches) < LAUNCHES or not (is_spread & is_late).all():
+    late_ms, step_ms = (launches[name].to_numpy() for name in ("late_ms", "step_ms"))
+    if len(launches) < LAUNCHES or not (late_ms >= LATE * step_ms).all():
+        return None
+    if not all(len(hosts) > 1 for hosts in launches["hosts"]):
         return None
     places = zip(launches["record"], launches["late"], strict=True)
     hosts = {record["ranks"][late[0]]["host"] for record, late in places}
-    return (hosts.pop(), float(launches["late_ms"].mean())) if len(hosts) == 1 else None
+    return (hosts.pop(), float(late_ms.mean())) if len(hosts) == 1 else None

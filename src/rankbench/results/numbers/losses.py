@@ -109,13 +109,16 @@ def _divide(row: Summary, exchange: float | None) -> dict[Hashable, Values]:
     Args:
         exchange: what the bytes explain; the rest is unexplained. None: all.
     """
-    counted = {name: own.to_numpy() for name, own in row.counted.items()}
-    known = sent = counted["exchange"]
+    counted = row.counted
+    known = sent = counted["exchange"].to_numpy()
     if exchange is not None:
         known = np.minimum(exchange, sent)
-    counted |= {"transfer": known, "unexplained": sent - known}
-    parts = np.stack([counted[name] for name in PARTS], axis=1)
-    return dict(zip(counted["turn"], parts, strict=True))
+    explained = {"transfer": known, "unexplained": sent - known}
+    parts = (
+        explained[name] if name in explained else counted[name].to_numpy()
+        for name in PARTS
+    )
+    return dict(zip(counted["turn"], np.stack([*parts], axis=1), strict=True))
 
 
 # --- sweeps of collective operations --------------------------------------------------

@@ -127,33 +127,38 @@ def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
 
 
 def _list_launches(summary: Summary) -> Iterator[Fields]:
-    rate = f"throughput ({summary.cell.unit}/s)"
-    for place, one in enumerate(summary.launches.to_dict("records")):
+    shown = {
+        "launch": "launch",
+        "hosts": "hosts",
+        f"throughput ({summary.cell.unit}/s)": "throughput",
+        "step (ms)": "step_ms",
+        "p95 (ms)": "step_p95_ms",
+        "memory (MiB)": "memory_mib",
+        "warm-up (steps)": "warmup",
+        "steady": "steady",
+    }
+    columns = [summary.launches[name].tolist() for name in shown.values()]
+    for place, values in enumerate(zip(*columns, strict=True)):
+        own = dict(zip(shown, values, strict=True))
+        own["hosts"] = ",".join(own["hosts"])
+        own["steady"] = "yes" if own["steady"] else "no"
         yield {
-            "started": one["record"].get("started"),
+            "started": summary.records[place].get("started"),
             "attempt": summary.attempt,
-            "launch": one["launch"],
-            "hosts": ",".join(one["hosts"]),
-            rate: one["throughput"],
-            "step (ms)": one["step_ms"],
-            "p95 (ms)": one["step_p95_ms"],
-            "memory (MiB)": one["memory_mib"],
-            "warm-up (steps)": one["warmup"],
-            "steady": "yes" if one["steady"] else "no",
+            **own,
             "disturbed": "yes" if place in summary.disturbed else None,
         }
 
 
 def _describe_scatter(summary: Summary) -> Iterator[Fields]:
-    own = summary.launches
+    names = ("throughput", "step_spread", "warmup", "steady")
+    rates, spreads, warmups, steady = (summary.launches[n].to_numpy() for n in names)
     yield {
-        "launches": len(own),
-        "between (%)": 100 * spread(own["throughput"].tolist())
-        if len(own) > 1
-        else None,
-        "within (%)": 100 * own["step_spread"].median(),
-        "warm-up (steps)": own["warmup"].max(),
-        "steady": f"{own['steady'].sum()}/{len(own)}",
+        "launches": len(rates),
+        "between (%)": 100 * spread(rates) if len(rates) > 1 else None,
+        "within (%)": 100 * float(np.median(spreads)),
+        "warm-up (steps)": warmups.max(),
+        "steady": f"{steady.sum()}/{len(rates)}",
     }
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
+from rankbench.results.elements.text import Note, figures, show_estimate
 from rankbench.results.numbers.losses import PARTS, Loss, find_losses
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
-
-_TITLE = "Why not further"
 
 _WORDS = {
     "computation": "computation",
@@ -29,9 +26,7 @@ def make(found: ResultSet) -> Content | None:
     if not losses:
         return None
     notes = [Note(one.cell, in_words(one)) for one in losses]
-    return Content(
-        rows=[_row(one) for one in losses], grids=[_show(losses)], notes=notes
-    )
+    return Content(rows=[_row(one) for one in losses], notes=notes)
 
 
 def _row(one: Loss) -> dict[str, Any]:
@@ -86,26 +81,9 @@ def _ms(part: Estimate) -> str:
     return f"{show_estimate(part)} ms"
 
 
-def _show(losses: Sequence[Loss]) -> Grid:
-    used = [name for name in PARTS if any(one.parts[name].value for one in losses)]
-    columns = {"cell": False, "step (ms)": True, "efficiency 1 (ms)": True}
-    columns |= {"lost (ms)": True, **{f"{name} (ms)": True for name in used}}
-    rows = [
-        [
-            Text(one.cell),
-            Text(figures(one.step)),
-            Text(figures(one.promised)),
-            show_estimate(one.lost),
-            *(show_estimate(one.parts[name]) for name in used),
-        ]
-        for one in losses
-    ]
-    return Grid(_TITLE, columns, rows)
-
-
 SECTION = Section(
     name="losses",
-    title=_TITLE,
+    title="Why not further",
     reading=(
         "Cells on several devices. With efficiency 1, a step would take the time of "
         "the base's step, scaled to the same share of the samples for each device. "
@@ -120,10 +98,11 @@ SECTION = Section(
     order=20,
     make=make,
     columns={
-        "cell": str,
+        "cell": (str, "cell"),
         "base": str,
-        **dict.fromkeys(("step_ms", "promised_ms"), float),
-        **dict.fromkeys(("lost_ms", *(f"{name}_ms" for name in PARTS)), Estimate),
+        "step_ms": (float, "step (ms)"),
+        "promised_ms": (float, "efficiency 1 (ms)"),
+        **{f"{name}_ms": (Estimate, f"{name} (ms)") for name in ("lost", *PARTS)},
         "exchange_ms": float,
         "late_rank": int,
         "late_phase": str,
