@@ -5,6 +5,9 @@ from rankbench.results.compare.comparison import (
     PASS,
     Comparison,
     compare,
+    describe,
+    to_json,
+    write_page,
 )
 from rankbench.results.compare.sides import (
     CellLaunches,
@@ -12,11 +15,6 @@ from rankbench.results.compare.sides import (
     encode_baseline,
     read_side,
     read_sides,
-)
-from rankbench.results.compare.text import (
-    describe,
-    to_json,
-    write_page,
 )
 
 __all__ = [

@@ -6,26 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
+from rankbench.results.elements.text import Note, figures
 from rankbench.results.numbers.hardware import mfu_of_launches
 from rankbench.results.numbers.result_set import OF_LAUNCHES, ResultSet, Summary
 from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, Fit, mean
 
-# Values that a source may have published: heading, and whether the ratio to the base
-# says more than the value itself.
+# Values that a source may have published, and whether the ratio to the base says more
+# than the value itself.
 QUANTITIES = {
-    "throughput": ("throughput ({unit}/s)", True),
-    "step_ms": ("step (ms)", True),
-    "epoch_s": ("epoch (s)", True),
-    "total_s": ("whole training (s)", True),
-    "load_ms": ("loading, of a step (ms)", True),
-    "update_ms": ("the rest of a step (ms)", True),
-    "memory_mib": ("memory (MiB)", True),
-    "mfu_pct": ("MFU (%)", False),
-    "accuracy": ("accuracy", False),
+    **dict.fromkeys(("throughput", "step_ms", "epoch_s", "total_s"), True),
+    **dict.fromkeys(("load_ms", "update_ms", "memory_mib"), True),
+    **dict.fromkeys(("mfu_pct", "accuracy"), False),
 }
-
-_UNITS = ("samples", "tokens")
 
 # A row of the study as the plan has it: label, cell, note, and published numbers.
 Published = Mapping[str, Any]
@@ -48,17 +40,6 @@ def make(found: ResultSet) -> Content | None:
         for name in QUANTITIES
         if name in row
     ]
-    grids = [_show_rows(published, cells)] if published else []
-    for name, (title, has_ratio) in QUANTITIES.items():
-        for unit in _UNITS if name == "throughput" else [None]:
-            own = [
-                line
-                for line in lines
-                if line["quantity"] == name
-                and unit in (None, cells[line["cell"]].cell.unit)
-            ]
-            if own:
-                grids.append(_show_quantity(title.format(unit=unit), has_ratio, own))
     about = [Note(key, text) for key, text in source.items() if key != "base"]
     if override := study["override"]:
         text = f"{override}: what was measured is smaller than what was published"
@@ -68,7 +49,6 @@ def make(found: ResultSet) -> Content | None:
     without = [row for row in published if not QUANTITIES.keys() & row.keys()]
     return Content(
         rows=[*(_describe(row, cells[row["cell"]]) for row in without), *lines],
-        grids=grids,
         before=about,
         notes=[Note(row["label"], row["note"]) for row in published if row.get("note")],
     )
@@ -93,7 +73,7 @@ def _compare(
         line["published_each"] = " ".join(map(figures, each))
     if values:
         line["measured"] = OF_LAUNCHES.get(name, mean)(values)
-    if base and QUANTITIES[name][1]:
+    if base and QUANTITIES[name]:
         line["ratio"] = _ratio(cells[row["cell"]], cells[base["cell"]], name)
         if name in base:
             line["published_ratio"] = theirs / max(_list(base[name]))
@@ -126,41 +106,6 @@ def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[flo
     return summary.counted[name].dropna().tolist()
 
 
-def _show_rows(published: Sequence[Published], cells: Mapping[str, Summary]) -> Grid:
-    columns = {"published row": False, "cell": False, "status": False, "why": False}
-    rows = []
-    for row in published:
-        summary = cells[row["cell"]]
-        why = summary.reason or ", ".join(summary.marks)
-        texts = (row["label"], row["cell"], summary.status, why)
-        rows.append([Text(text) for text in texts])
-    return Grid("rows", columns, rows)
-
-
-def _show_quantity(
-    title: str, has_ratio: bool, lines: Sequence[Mapping[str, Any]]
-) -> Grid:
-    columns = {"published row": False, "measured": True, "published": True}
-    if has_ratio:
-        columns |= {"measured / its base": True, "published / its base": True}
-    rows = []
-    for line in lines:
-        each = line.get("published_each") or figures(line["published"])
-        texts = [
-            Text(line["label"]),
-            show_estimate(line.get("measured")),
-            Text(each.replace(" ", " / ")),
-        ]
-        if has_ratio:
-            theirs = line.get("published_ratio")
-            texts += [
-                show_estimate(line.get("ratio")),
-                show_estimate(None if theirs is None else Estimate(theirs)),
-            ]
-        rows.append(texts)
-    return Grid(title, columns, rows)
-
-
 def _describe(row: Published, summary: Summary) -> dict[str, Any]:
     return {
         "label": row["label"],
@@ -183,14 +128,14 @@ SECTION = Section(
     order=10,
     make=make,
     columns={
-        **dict.fromkeys(
-            ("label", "cell", "status", "reason", "marks", "quantity"), str
-        ),
-        "measured": Estimate,
-        "published": float,
-        "published_each": str,
-        "ratio": Estimate,
-        "published_ratio": float,
+        "label": (str, "published row"),
+        **{name: (str, name) for name in ("cell", "status", "reason", "marks")},
+        "quantity": (str, "quantity"),
+        "measured": (Estimate, "measured"),
+        "published": (float, "published"),
+        "published_each": (str, "published, each"),
+        "ratio": (Estimate, "measured / its base"),
+        "published_ratio": (float, "published / its base"),
         "base": str,
         "note": str,
     },
