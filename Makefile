@@ -22,7 +22,7 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 # A skip is a failure here: mark a test `equipment` if it needs more than this.
 test: REQUIRE := all
 test: $(INSTALLED) ## tests that need only Python, make and git: about 12 minutes
-	@$(call run_tests,(unit or contract or first) and not equipment and not long)
+	@$(call run_tests,(unit or contract or first) and not (equipment or further or long))
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
 	@# Tests on the pretend cluster mostly wait for Slurm, so they run beside the others.
@@ -42,7 +42,8 @@ all := not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT)))
 # failed. Status 5 of pytest means that ARGS chose none.
 define run_tests
 most=0; cluster=5; apart=0; \
-$(pytest) -n 2 --dist loadfile -m '$(1) and not (alone or cluster)' $(ARGS) || most=$$?; \
+$(pytest) -n 2 --dist loadfile --no-loadscope-reorder \
+    -m '$(1) and not (alone or cluster)' $(ARGS) || most=$$?; \
 [ -z "$$beside" ] || { cluster=0; wait "$$beside" || cluster=$$?; cat build/cluster.log; }; \
 $(pytest) -m '$(1) and alone' $(ARGS) || apart=$$?; \
 case $$most$$cluster$$apart in 555 | *[!05]*) exit 1 ;; esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -74,14 +75,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is quick comes first, so that what is simple fails soon."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """What is quick comes first, so that what is simple fails soon.
+
+    Of several workers, what is quick comes last, so that all end at the same time.
+    """
 
     def place(item: pytest.Item) -> int:
         found = [item.get_closest_marker(kind) is not None for kind in KINDS]
         return [*found, True].index(True)
 
-    items.sort(key=place)
+    items.sort(key=place, reverse=hasattr(config, "workerinput"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -261,6 +267,12 @@ def copy_project(destination: Path) -> Project:
             # again.
             ignore=shutil.ignore_patterns("*.egg-info"),
         )
+    # Tests disturb one another, so whether a launch were repeated would be chance.
+    schema = destination / "workflow/schemas/experiment.schema.yaml"
+    key = re.compile(r"(?<=\n  repeat_disturbed:\n)((?:    .*\n)*?    default: )true")
+    text, count = key.subn(r"\1false", schema.read_text())
+    assert count == 1
+    schema.write_text(text)
     return Project(destination.resolve())
 
 

@@ -19,7 +19,7 @@ from pretend_cluster import Cluster
 from pretend_down import down
 from pretend_host import PretendError
 from pretend_up import FOR_SSH, check_machine, revive, up
-from site_files import SITE_FILE
+from site_files import SITE_FILE, look_more_often
 
 from conftest import copy_project, find_images
 
@@ -119,6 +119,7 @@ def site(
     (root / "data").mkdir(parents=True)
     project = copy_project(root)
     shutil.copy(digits_file, root / "data/digits.npz")
+    look_more_often(root / "slurm_profile/config.yaml")
     for path in (root, *root.rglob("*")):
         shutil.chown(path, USER)
     return Site(cluster, project, python)

@@ -22,7 +22,7 @@ import psutil
 from pretend_cluster import Cluster, is_running
 from pretend_host import Host, check, wait_until
 from pretend_up import boot, up
-from site_files import SITE_FILE
+from site_files import SITE_FILE, look_more_often
 
 from conftest import Project, copy_project, find_images
 from evidence import read_record
@@ -38,10 +38,6 @@ LOGIN_SHELL = "login-shell"
 
 DISK = "96m"
 IMAGES = ("gloo-cpu", "mpi-cpu")
-PAUSES = {
-    "slurm-init-seconds-before-status-checks": 1,
-    "seconds-between-status-checks": 2,
-}
 
 
 @dataclass
@@ -358,12 +354,3 @@ def make_lane(cluster: Cluster, number: int, root: Path, data: Path) -> Lane:
         shutil.chown(path, cluster.user)
     lane.clear()
     return lane
-
-
-def look_more_often(settings: Path) -> None:
-    """Shorten the pauses between two looks at the queue: jobs are short here."""
-    text = settings.read_text()
-    for key, seconds in PAUSES.items():
-        text, count = re.subn(f"(?m)^{key}: .*$", f"{key}: {seconds}", text)
-        assert count == 1, key
-    settings.write_text(text)

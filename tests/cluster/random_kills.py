@@ -22,7 +22,6 @@ EXPERIMENT = """
 name: {name}
 model: lenet
 launches: 5
-repeat_disturbed: false
 warmup: 0
 steps: 12
 gate: false

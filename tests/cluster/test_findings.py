@@ -22,7 +22,6 @@ data: synthetic
 image_size: 64
 batch_size: 32
 launches: 1
-repeat_disturbed: false
 steps: 3
 warmup: 2
 gate: false
@@ -37,7 +36,6 @@ strategy: ddp
 topology: 2x1
 model: lenet
 launches: 1
-repeat_disturbed: false
 steps: 3
 time_limit: 120
 """

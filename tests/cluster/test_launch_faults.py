@@ -28,7 +28,6 @@ model: lenet
 topology: 2x1
 launcher: {launcher}
 launches: 1
-repeat_disturbed: false
 steps: 40
 gate: false
 time_limit: {limit}

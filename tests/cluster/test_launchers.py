@@ -16,7 +16,6 @@ name: launchers
 model: lenet
 topology: 2x1
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300
@@ -33,7 +32,6 @@ SCRIPT_EXPERIMENT = """
 name: own
 topology: 2x1
 launches: 1
-repeat_disturbed: false
 warmup: 2
 steps: 5
 time_limit: 120

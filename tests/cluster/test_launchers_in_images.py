@@ -22,7 +22,6 @@ name: inside
 model: lenet
 topology: 2x1
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300
@@ -48,7 +47,6 @@ model: lenet
 strategy: ddp
 topology: 2x1
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300

@@ -19,7 +19,6 @@ model: {{emulated: {{mib: 1.6, forward_us: 300, backward_us: 600}}}}
 data: synthetic
 batch_size: 32
 launches: 1
-repeat_disturbed: false
 steps: 15
 warmup: 3
 gate: false

@@ -28,7 +28,6 @@ env: [{{}}, {{GLOO_DEVICE_TRANSPORT: TCP, OMP_WAIT_POLICY: PASSIVE}}]
 partition: [near, far]
 allocation: experiment
 launches: 1
-repeat_disturbed: false
 steps: 3
 warmup: 1
 gate: false

@@ -23,7 +23,6 @@ model: lenet
 launcher: srun
 learning_rate: [{rates}]
 launches: 1
-repeat_disturbed: false
 steps: 2
 warmup: 0
 evaluate: false
@@ -37,7 +36,6 @@ strategy: ddp
 model: lenet
 topology: [1x1, 2x1]
 launches: 2
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 120

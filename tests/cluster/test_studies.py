@@ -20,7 +20,6 @@ name: rows
 model: lenet
 oversubscribe: true
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300
@@ -38,7 +37,6 @@ topology: 2x1
 launcher: job_array
 init_method: file
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 60

@@ -71,8 +71,7 @@ def bound(shared: Path, site: Site) -> Iterator[Site]:
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_ranks_have_the_cores_of_their_job(bound, launcher):
     name = f"bound-{launcher}"
-    more = ("repeat_disturbed: false", f"launcher: {launcher}")
-    cell = plan(bound, name, "1x2", 20, *more)
+    cell = plan(bound, name, "1x2", 20, f"launcher: {launcher}")
     bound.measure(name, [cell], "--ntasks=2")
     (record,) = bound.records(name)[cell]
     cores = [rank["cores"] for rank in record["ranks"]]
@@ -82,9 +81,7 @@ def test_ranks_have_the_cores_of_their_job(bound, launcher):
 
 
 def test_ranks_that_share_the_only_core_of_their_job_are_marked(bound):
-    cell = plan(
-        bound, "one-core", "1x2", 20, "repeat_disturbed: false", "launcher: torchrun"
-    )
+    cell = plan(bound, "one-core", "1x2", 20, "launcher: torchrun")
     bound.measure("one-core", [cell], "--ntasks=1", "--cpus-per-task=1")
     (record,) = bound.records("one-core")[cell]
     first, second = (rank["cores"] for rank in record["ranks"])
@@ -111,8 +108,7 @@ def quota(host: Host, share: float) -> Iterator[None]:
 
 @pytest.mark.skipif(not (QUOTAS / "cpu.stat").exists(), reason="cgroup v1")
 def test_a_quota_below_the_cores_of_ranks_is_marked(bound):
-    more = ("repeat_disturbed: false", "launcher: torchrun")
-    cell = plan(bound, "quota", "1x2", 150, *more)
+    cell = plan(bound, "quota", "1x2", 150, "launcher: torchrun")
     with quota(bound.cluster.hosts["node1"], 0.5):
         bound.measure("quota", [cell], "--ntasks=2")
     (record,) = bound.records("quota")[cell]
@@ -129,7 +125,7 @@ def test_the_launch_of_a_suspended_job_is_repeated(site):
     text = EXPERIMENT.format(
         name="suspended", strategy="slow", topology="2x1", steps=24
     )
-    (cell,) = site.plan(text, "suspended")
+    (cell,) = site.plan(f"{text}repeat_disturbed: true\n", "suspended")
     process = site.start("suspended", cell)
     wait_until(lambda: site.trains("suspended", cell), 90, "both ranks train")
     asked = ("squeue", "--me", "--noheader", "--format=%i")
@@ -152,7 +148,7 @@ def test_rows_with_other_settings_of_a_library_are_marked(site):
     text = EXPERIMENT.format(
         name="pooled", strategy="ddp", topology="[1x1, 2x1]", steps=3
     )
-    cells = site.plan(f"{text}\nrepeat_disturbed: false", "pooled")
+    cells = site.plan(text, "pooled")
     for cell, choice in zip(cells, ("Ring", "Tree"), strict=True):
         site.measure("pooled", [cell], before=f"export NCCL_ALGO={choice}")
     rows = site.rows("pooled")
@@ -171,7 +167,7 @@ def test_a_job_gets_gpus_whose_type_has_hyphens(bound):
         f"{facts}nodes: 1\ndevices_per_node: 2\ngres: gpu:{GPU}\n"
     )
     text = EXPERIMENT.format(name="typed", strategy="single", topology="1x1", steps=3)
-    bound.project.experiment(f"{text}\nrepeat_disturbed: false", "typed.yaml")
+    bound.project.experiment(text, "typed.yaml")
     asked = ("--config", "plots=false", "experiment=typed.yaml")
     said, _ = start(bound, "snakemake", *asked).communicate(timeout=300)
     (records,) = bound.records("typed").values()

@@ -28,7 +28,6 @@ model: ./net.py
 data: ./corpus.py
 topology: [1x1, 2x1]
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 120

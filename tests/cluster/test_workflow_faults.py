@@ -26,7 +26,6 @@ strategy: [cancelled, late, killed, greedy, ddp]
 model: lenet
 topology: 2x1
 launches: 1
-repeat_disturbed: false
 steps: 400
 warmup: 0
 gate: false

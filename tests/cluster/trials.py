@@ -25,7 +25,6 @@ EXPERIMENT = """
 name: {name}
 model: lenet
 launches: 1
-repeat_disturbed: false
 steps: 60
 warmup: 0
 gate: false

@@ -13,10 +13,12 @@ from typing import Any
 
 from torch.multiprocessing import start_processes
 
+import rankbench
+
 PATIENCE = 300.0  # seconds
 
-# Ranks are forked from a server that has only imported these modules. None is of
-# rankbench: each rank imports the code that it runs.
+# Ranks are forked from a server that has only imported these modules. A rank of another
+# code than the server's imports rankbench again.
 PRELOADED = [
     "torch",
     "torch._dynamo",  # Optimizers import this module.
@@ -24,6 +26,10 @@ PRELOADED = [
     "torch.distributed.optim",
     "torch.distributed.pipelining",
     "torch.distributed.rpc",
+    "rankbench.rank.__main__",
+    "rankbench.rank.purposes.gate",
+    "rankbench.rank.purposes.measure",
+    "rankbench.rank.purposes.script",
 ]
 
 
@@ -72,6 +78,9 @@ def _be_command(
         # A new interpreter would obey it; this one was forked.
         sys.stdout.reconfigure(line_buffering=True)
     sys.path.insert(0, str(code))
+    if Path(rankbench.__file__).parents[1] != code:
+        for name in [name for name in sys.modules if name.startswith("rankbench")]:
+            del sys.modules[name]
     sys.argv = ["rankbench.rank", *arguments[rank]]
     from rankbench.rank.__main__ import main
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from gate_ranks import run_ranks
 pytestmark = pytest.mark.contract
 
 
-def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
+def train(folder: Path, strategy: str, **cell: Any) -> list[float]:
+    """The loss of the first and of the last step, over all ranks."""
     usual = {
         "strategy": strategy,
         "backend": "gloo",
@@ -28,7 +30,24 @@ def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
         "warmup": 0,
         "evaluate": False,
     }
-    return run_ranks(folder, "measure", **{**usual, **cell})
+    ranks = run_ranks(folder, "measure", **{**usual, **cell})
+    return [
+        sum(r["loss"][end] for r in ranks) / len(ranks) for end in ("first", "last")
+    ]
+
+
+@pytest.fixture(scope="module")
+def of_replicas(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[float]]:
+    """What DDP learns from a cell, trained once."""
+    known: dict[str, list[float]] = {}
+
+    def learn(**cell: Any) -> list[float]:
+        if repr(cell) not in known:
+            folder = tmp_path_factory.mktemp("ddp")
+            known[repr(cell)] = train(folder / "launch", "ddp", **cell)
+        return known[repr(cell)]
+
+    return learn
 
 
 @pytest.mark.parametrize(
@@ -46,15 +65,15 @@ def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
         case("deepspeed", {"stage": 2}, "resnet18"),
     ],
 )
-def test_bf16_learns_what_ddp_learns(name, options, model, tmp_path):
+def test_bf16_learns_what_ddp_learns(name, options, model, of_replicas, tmp_path):
     require_packages(name)
     more: dict[str, Any] = {"model": model}
     if "channels_last" in options:
         options, more = {}, {**more, **options}
     if model == "resnet18":
         more |= {"image_size": 32, "learning_rate": 0.01}
-    replicas = ends_of(train(tmp_path / "ddp", "ddp", **more))
-    shards = ends_of(train(tmp_path / "sharded", name, options=options, **more))
+    replicas = of_replicas(**more)
+    shards = train(tmp_path / "sharded", name, options=options, **more)
     assert shards[0] == pytest.approx(replicas[0], rel=0.02)
     # Replicas normalise with weights of float32, shards with weights of bf16.
     learnt = replicas[0] - replicas[1]
@@ -83,17 +102,10 @@ def test_float8_learns_what_bf16_learns(name, more, tmp_path):
         **{"model_options": {"layers": 2, "width": 32, "heads": 2}},
         **{"optimizer": "adam", "learning_rate": 0.005, **more},
     }
-    usual = ends_of(train(tmp_path / "bf16", name, **cell))
-    float8 = ends_of(train(tmp_path / "fp8", name, **cell, precision="fp8"))
+    usual = train(tmp_path / "bf16", name, **cell)
+    float8 = train(tmp_path / "fp8", name, **cell, precision="fp8")
     assert float8 != usual
     assert float8[0] == pytest.approx(usual[0], rel=0.01)
     learnt = usual[0] - usual[1]
     assert float8[0] - float8[1] == pytest.approx(learnt, rel=0.1)
     assert learnt > 0.5
-
-
-def ends_of(ranks: list[dict[str, Any]]) -> list[float]:
-    """The loss of the first and of the last step, over all ranks."""
-    return [
-        sum(r["loss"][end] for r in ranks) / len(ranks) for end in ("first", "last")
-    ]

@@ -56,17 +56,18 @@ dist.init_process_group("gloo", {url} rank=int(os.environ["RANK"]),
 """
 
 
-@pytest.mark.parametrize("url", ["", '"tcp://127.0.0.1:23456",'])
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
-def test_a_fixed_port(tmp_path, launcher, url):
-    commands = {
-        "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-        "spawn": ("rankbench.rank.world.spawn", f"--ranks={RANKS}"),
-    }
-    argv = [*commands[launcher], *(MODULE if launcher == "torchrun" else ())]
-    port = 12355 if launcher == "torchrun" else 12357
+@pytest.mark.parametrize(
+    ("launcher", "port", "url"),
+    [
+        (["torch.distributed.run", "--standalone", "--nproc-per-node=2"], 12355, ""),
+        (["rankbench.rank.world.spawn"], 12357, '"tcp://127.0.0.1:23456",'),
+    ],
+    ids=["torchrun", "spawn"],
+)
+def test_a_fixed_port(tmp_path, launcher, port, url):
+    last = MODULE if launcher[1:] else (f"--ranks={RANKS}",)
     script = write(tmp_path / "own/train.py", FIXED.format(port=port, url=url))
-    details(run_by(argv, tmp_path / "launch", script))
+    details(run_by([*launcher, *last], tmp_path / "launch", script))
 
 
 IF_LAUNCHED = """

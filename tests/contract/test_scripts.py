@@ -47,9 +47,8 @@ def check(launch: Launch, phases: list[str]) -> None:
     [
         ["torch.distributed.run", "--standalone", "--nproc-per-node=2", *MODULE],
         ["rankbench.rank.world.manual", "--ranks=2", "--init-method=file"],
-        ["rankbench.rank.world.spawn", "--ranks=2"],
     ],
-    ids=["torchrun", "manual", "spawn"],
+    ids=["torchrun", "manual"],
 )
 def test_a_tutorial_of_ddp(tmp_path, launcher):
     launch = run_by(launcher, tmp_path, TRAINING, "--batch-size", "32")

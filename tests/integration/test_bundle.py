@@ -29,7 +29,6 @@ data: digits
 steps: 12
 warmup: 2
 launches: 1
-repeat_disturbed: false
 profile: true
 """
 DDP = "ddp.gloo.1x2.convnet.digits.launcher=manual"
@@ -44,7 +43,6 @@ def read_all(bundle: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.first
 def test_a_run_is_published_and_verified(project, tmp_path):
     project.measure(EXPERIMENT)
     layout = Layout(project.root / "results/small")

@@ -25,7 +25,6 @@ data: ./corpus.py
 batch_size: 16
 topology: 1x2
 launches: 1
-repeat_disturbed: false
 steps: 4
 warmup: 1
 time_limit: 120
@@ -63,7 +62,6 @@ data: synthetic
 batch_size: 16
 topology: 1x2
 launches: 1
-repeat_disturbed: false
 steps: 4
 warmup: 1
 time_limit: 120
@@ -254,7 +252,6 @@ topology: 1x2
 launcher: [spawn, mpirun]
 image: [old, new]
 launches: 1
-repeat_disturbed: false
 steps: 2
 warmup: 1
 time_limit: 120

@@ -24,7 +24,6 @@ topology: 1x2
 model: lenet
 launcher: [mpirun, horovodrun, deepspeed]
 launches: 1
-repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 90

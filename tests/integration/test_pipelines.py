@@ -22,7 +22,6 @@ model: lenet
 precision: bf16
 batch_size: 32
 launches: 1
-repeat_disturbed: false
 launcher: manual
 gate: false
 epochs: 1

@@ -20,7 +20,6 @@ model: lenet
 data: synthetic
 batch_size: 16
 launches: 1
-repeat_disturbed: false
 steps: 4
 warmup: 1
 time_limit: 60

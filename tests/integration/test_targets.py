@@ -18,7 +18,6 @@ topology: 1x1
 launcher: manual
 model: lenet
 launches: 2
-repeat_disturbed: false
 steps: 4
 warmup: 1
 """

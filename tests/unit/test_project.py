@@ -156,6 +156,9 @@ def test_images_are_made_where_slurm_does_not_answer(opened, monkeypatch, capsys
         ({"more": "single.none.1x1.convnet.digits"}, "expected CELL=N"),
         ({"more": "a=9", "only": "a=b"}, "only and more: give one of them"),
         ({"launches": 3}, "--config launches: unknown key"),
+        ({"experimnt": "e.yaml"}, "unknown key; did you mean 'experiment'"),
+        ({"only": "strategie=ddp"}, "key 'strategie'; did you mean 'strategy'"),
+        ({"plots": "maybe"}, "plots: expected true or false, not 'maybe'"),
         ({"override": "smal"}, "override 'smal': .*did you mean 'small'"),
     ],
 )

@@ -1,0 +1,56 @@
+"""What launches of strategies measure is what they do: losses, accuracy, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate_ranks import run_ranks
+
+pytestmark = pytest.mark.contract
+
+
+def measure(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
+    usual = {"topology": "1x2", "epochs": None, "warmup": 0, **cell}
+    return run_ranks(folder / strategy, "measure", strategy=strategy, **usual)
+
+
+def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(tmp_path):
+    cell = {"model": "resnet18", "image_size": 32, "channels": 3, "batch_size": 2}
+    kept = {}
+    for name in ("ddp", "zero1", "fsdp"):
+        ranks = measure(tmp_path, name, **cell, optimizer="adam", steps=1)
+        kept[name] = max(one["rank"]["memory"]["optimizer_mib"] for one in ranks)
+    # Adam keeps two float32 values for each of the parameters.
+    assert kept["ddp"] == pytest.approx(2 * 4 * 11.18e6 / 2**20, rel=0.01)
+    assert kept["zero1"] <= 1.05 * kept["ddp"] / 2
+    assert kept["fsdp"] <= 1.05 * kept["ddp"] / 2
+
+
+def test_strategies_that_split_a_replica_learn_as_one_process(tmp_path):
+    """A tensor parallel group is one replica, a host of ddp_dp has one per device."""
+    cell = {"model": "transformer", "scaling": "strong", "steps": 4, "warmup": 2}
+    alone = {"topology": "1x1", "backend": "none"}
+    found = {
+        name: measure(tmp_path, name, **cell, **more)
+        for name, more in (("single", alone), ("ddp_dp", {}), ("tp", {}))
+    }
+    assert {name: len(ranks) for name, ranks in found.items()} == {
+        **{"single": 1, "ddp_dp": 1, "tp": 2}
+    }
+    (one,) = found["single"]
+    for first, *_ in found.values():
+        assert first["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert first["accuracy"]["overall"] == one["accuracy"]["overall"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_fp16_on_two_ranks_comes_near_fp32(strategy, tmp_path):
+    cell = {"learning_rate": 0.05, "steps": 15, "warmup": 10}
+    exact, half = (
+        measure(tmp_path / name, strategy, **cell, precision=name)[0]["loss"]
+        for name in ("fp32", "fp16")
+    )
+    assert half == pytest.approx(exact, rel=0.05)
+    assert half != exact
