@@ -171,7 +171,9 @@ def test_a_memory_limit_that_slurm_looks_after_itself(without_groups):
     check_memory_limit(without_groups, "greedy-without-groups")
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["srun", pytest.param("torchrun", marks=pytest.mark.long)]
+)
 def test_a_host_that_cannot_resolve_another(site, launcher):
     name = f"unknown-{launcher}"
     cell = plan(site, "ddp", launcher, name=name)

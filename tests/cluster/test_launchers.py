@@ -21,7 +21,7 @@ gate: false
 time_limit: 300
 blocks:
   - strategy: ddp
-    launcher: [srun, torchrun, torch_launch, spawn, manual, mpirun, horovodrun]
+    launcher: [srun, torchrun, spawn, manual, mpirun]
   - strategy: ddp
     launcher: manual
     init_method: [tcp, file]
@@ -43,17 +43,14 @@ CELLS = {
     "ddp.gloo.2x1.lenet.digits",
     *(
         f"ddp.gloo.2x1.lenet.digits.launcher={name}"
-        for name in ("torchrun", "torch_launch", "spawn", "manual")
+        for name in ("torchrun", "spawn", "manual")
     ),
     "ddp.gloo.2x1.lenet.digits.launcher=manual.init_method=tcp",
     "ddp.gloo.2x1.lenet.digits.launcher=manual.init_method=file",
 }
 WITH_PROGRAMS = {
     "mpirun": ["ddp.gloo.2x1.lenet.digits.launcher=mpirun"],
-    "horovodrun": [
-        "ddp.gloo.2x1.lenet.digits.launcher=horovodrun",
-        "horovod.gloo.2x1.lenet.digits",
-    ],
+    "horovodrun": ["horovod.gloo.2x1.lenet.digits"],
     "deepspeed": ["deepspeed.gloo.2x1.lenet.digits"],
 }
 
