@@ -37,9 +37,9 @@ pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
 # EXCEPT='MARKERS': `make test-all` omits tests with these markers.
 all := not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT)))
 
-# Two tests at a time, because tests wait a lot, and launches wait for one another. Then
-# tests that compare durations or fill the machine, one at a time, even if a test has
-# failed. Status 5 of pytest means that ARGS chose none.
+# Two tests at a time, because tests wait a lot, and launches wait for one another; in
+# the order of conftest.py. Then tests that compare durations or fill the machine, one at
+# a time, even if a test has failed. Status 5 of pytest means that ARGS chose none.
 define run_tests
 most=0; cluster=5; apart=0; \
 $(pytest) -n 2 --dist loadfile --no-loadscope-reorder \

@@ -128,6 +128,7 @@ def test_fallback_gives_torch_and_nothing_else(tmp_path, configured, fallback):
     assert set(fallback.asked) == {"torch"}
 
 
+@pytest.mark.further
 def test_fallback_is_not_asked_for_other_packages(tmp_path, configured, fallback):
     torch = fallback.add("torch", "2.13.0+cpu")
     other = fallback.add("other", "1.0")
@@ -136,6 +137,7 @@ def test_fallback_is_not_asked_for_other_packages(tmp_path, configured, fallback
         fetch(tmp_path, text, fallback.address)
 
 
+@pytest.mark.further
 def test_configured_source_comes_first(tmp_path, configured):
     torch = configured.add("torch", "2.13.0+cpu")
     text = f"torch==2.13.0+cpu --hash={torch}\n"
@@ -143,6 +145,7 @@ def test_configured_source_comes_first(tmp_path, configured):
     assert len(fetch(tmp_path, text, "http://127.0.0.1:1")) == 1
 
 
+@pytest.mark.further
 def test_fallback_with_another_file_is_refused(tmp_path, configured, fallback):
     fallback.add("torch", "2.13.0+cpu", "changed")
     text = f"torch==2.13.0+cpu --hash=sha256:{64 * '0'}\n"
@@ -296,6 +299,8 @@ def installed(root: Path) -> set[str]:
     return {name for name in names if not name.startswith(("pip-", "setuptools-"))}
 
 
+# `make test` begins with an installation.
+@pytest.mark.further
 def test_install_takes_the_cpu_build_of_the_fallback(bare, fallback):
     status, said = install(bare, TORCH="cpu", TORCH_INDEX=fallback.address)
     assert status == 0, said
@@ -306,6 +311,7 @@ def test_install_takes_the_cpu_build_of_the_fallback(bare, fallback):
     assert set(fallback.asked) == {"torch"}
 
 
+@pytest.mark.further
 @pytest.mark.skipif(
     (sys.platform, torch_build.platform.machine()) != torch_build.HASHED_CUDA,
     reason="hashes of CUDA's libraries are recorded for Linux on x86_64",
