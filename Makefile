@@ -20,15 +20,22 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 	@$(BIN)/rankbench run
 
 # A skip is a failure here: mark a test `equipment` if it needs more than this.
+elsewhere := equipment or further or alone or long
 test: REQUIRE := all
 test: $(INSTALLED) ## tests that need only Python, make and git: about 12 minutes
-	@$(call run_tests,(unit or contract or first) and not (equipment or further or long))
+	@$(two_by_two) -m '(unit or contract or first) and not ($(elsewhere))' $(ARGS)
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
 	@# Tests on the pretend cluster mostly wait for Slurm, so they run beside the others.
+	@# Then tests that compare durations or fill the machine, one at a time, even if a
+	@# test has failed. Status 5 of pytest means that ARGS chose none.
 	@mkdir -p build
 	@$(pytest) -m '$(all) and cluster and not alone' $(ARGS) >build/cluster.log 2>&1 & \
-	beside=$$!; $(call run_tests,$(all))
+	beside=$$!; most=0; cluster=0; apart=0; \
+	$(two_by_two) -m '$(all) and not (alone or cluster)' $(ARGS) || most=$$?; \
+	wait "$$beside" || cluster=$$?; cat build/cluster.log; \
+	$(pytest) -m '$(all) and alone' $(ARGS) || apart=$$?; \
+	case $$most$$cluster$$apart in 555 | *[!05]*) exit 1 ;; esac
 
 test-gpu: $(INSTALLED) ## on a machine with a GPU: its first eight minutes, from ceilings to gates
 	@$(BIN)/python tests/gpu/campaign.py one --out results/gpu
@@ -37,17 +44,9 @@ pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
 # EXCEPT='MARKERS': `make test-all` omits tests with these markers.
 all := not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT)))
 
-# Two tests at a time, because tests wait a lot, and launches wait for one another; in
-# the order of conftest.py. Then tests that compare durations or fill the machine, one at
-# a time, even if a test has failed. Status 5 of pytest means that ARGS chose none.
-define run_tests
-most=0; cluster=5; apart=0; \
-$(pytest) -n 2 --dist loadfile --no-loadscope-reorder \
-    -m '$(1) and not (alone or cluster)' $(ARGS) || most=$$?; \
-[ -z "$$beside" ] || { cluster=0; wait "$$beside" || cluster=$$?; cat build/cluster.log; }; \
-$(pytest) -m '$(1) and alone' $(ARGS) || apart=$$?; \
-case $$most$$cluster$$apart in 555 | *[!05]*) exit 1 ;; esac
-endef
+# Two files at a time, because tests wait a lot, and launches wait for one another; in the
+# order of conftest.py.
+two_by_two = $(pytest) -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/ruff check --quiet

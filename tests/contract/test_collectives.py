@@ -22,7 +22,6 @@ OPERATIONS = {
 BACKENDS = {"process_group": "gloo", "horovod": "gloo", "rpc": "tensorpipe"}
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("runtime", "ranks"),
     [
@@ -57,7 +56,6 @@ def test_operations(tmp_path, runtime, ranks):
         assert min(points[-1]["seconds"]) > points[-1]["bytes"] / 100e9
 
 
-@pytest.mark.alone
 def test_a_sweep_runs_within_the_group_of_its_operation(tmp_path):
     """Ranks 0 and 2 together, 1 and 3 together: operations of 2 ranks, not of 4."""
     found = sweep_on_ranks(
