@@ -108,7 +108,7 @@ class Case:
 # Heads of keys and values that several heads share, and an MLP with a gate.
 GATED = {"kv_heads": 8, "heads": 16, "mlp": "swiglu", "width": 96}
 BF16, MESH = {"precision": "bf16"}, {"topology": "2x8"}
-STAGES, FOUR = {"model_options": LONG}, {"topology": "1x4"}
+STAGES, FOUR, TWO = {"model_options": LONG}, {"topology": "1x4"}, {"topology": "1x2"}
 TIED = {"model_options": {**MODEL, "tie_embeddings": True}}
 EXPERTS = {"model": "llama", "model_options": {**MODEL, "experts": 8}}
 CASES = [
@@ -158,23 +158,23 @@ CASES = [
     Case("mesh", {"shard": 4}, {**MESH, "checkpointing": "full"}),
     Case("mesh", {"shard": 4, "tensor": 1}),
     Case("pipeline", {}, STAGES),
-    Case("pipeline", {}, {**STAGES, "checkpointing": "full"}),
-    Case("pipeline", {"schedule": "1f1b", "microbatches": 8}, {**STAGES, **BF16}),
+    Case("pipeline", {}, {**FOUR, "checkpointing": "full"}),
+    Case("pipeline", {"schedule": "1f1b", "microbatches": 4}, {**FOUR, **BF16}),
     *(
-        Case("pipeline", {"schedule": name, "microbatches": 8}, {**STAGES, **FOUR})
+        Case("pipeline", {"schedule": name, "microbatches": 4}, TWO)
         for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
     ),
-    Case("mesh3d", {"tensor": 2}, STAGES),
-    Case("mesh3d", {"tensor": 4, "shard": 1}, {**STAGES, **BF16, **MESH}),
-    Case("mesh3d", {"tensor": 2, "sequence": False}, STAGES),
-    Case("mesh3d", {"tensor": 2, "pipe": 1}, {**STAGES, "checkpointing": "full"}),
-    Case("mesh3d", {"pipe": 4, "schedule": "1f1b"}, {**STAGES, **BF16}),
+    Case("mesh3d", {"tensor": 2}),
+    Case("mesh3d", {"tensor": 4, "shard": 1}, {**BF16, **MESH}),
+    Case("mesh3d", {"tensor": 2, "sequence": False}),
+    Case("mesh3d", {"tensor": 2, "pipe": 1}, {"checkpointing": "full"}),
+    Case("mesh3d", {"pipe": 4, "schedule": "1f1b"}, BF16),
     *(
-        Case("mesh3d", {"tensor": 2, "schedule": name, "microbatches": 8}, STAGES)
+        Case("mesh3d", {"tensor": 2, "schedule": name, "microbatches": 4})
         for name in ("interleaved", "zero-bubble", "zbv", "dualpipev")
     ),
-    Case("mp", {}, {"topology": "1x4"}),
-    Case("pmp", {"backward": "early"}, {"topology": "1x4"}),
+    Case("mp", {}, FOUR),
+    Case("pmp", {"backward": "early"}, FOUR),
 ]
 DEEPSPEED = [
     Case("deepspeed", {"stage": stage}, cell)
@@ -336,7 +336,7 @@ SAID = {
     "undeclared": "('all_gather', 8, 'float32')",
 }
 # Larger than its activations.
-WIDE = {"model_options": {"layers": 2, "width": 512, "heads": 8}, "context": 8}
+WIDE = {"model_options": {"layers": 8, "width": 512, "heads": 8}, "context": 8}
 
 
 def find_planted(folder: Path, gpus: Path | None = None) -> dict[str, str]:
@@ -345,7 +345,7 @@ def find_planted(folder: Path, gpus: Path | None = None) -> dict[str, str]:
     for name, (place, fault) in FAULTS.items():
         file = folder / f"{name}.py"
         file.write_text(PLANTED.replace(place, fault))
-        cases[name] = Case("fsdp", {}, WIDE, file)
+        cases[name] = Case("fsdp", {}, WIDE if name == "whole" else {}, file)
     found = estimate([*cases.values()], gpus=gpus)
     said = {}
     for name, case in cases.items():
