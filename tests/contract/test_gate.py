@@ -225,9 +225,11 @@ def test_it_judges_every_model(model, tmp_path):
     [
         ("ddp", "selective", {}),
         ("fsdp", "none", {}),
-        ("mesh", "none", {}),
         ("fsdp", "full", {"implementation": "fsdp1", "accumulation": 2}),
-        ("fsdp", "selective", {"accumulation": 2}),
+        pytest.param("mesh", "none", {}, marks=pytest.mark.further),
+        pytest.param(
+            "fsdp", "selective", {"accumulation": 2}, marks=pytest.mark.further
+        ),
     ],
 )
 def test_blocks_that_are_compiled_train_as_others(
