@@ -20,11 +20,11 @@ SET_UP = WHOLE // RANKS + BLOCK + SMALL
     ("strategy", "options", "in_flight"),
     [
         # Weights and gradients of a block, both twice: gathered, and to be sent.
-        ("fsdp", {}, 4),
+        pytest.param("fsdp", {}, 4, marks=pytest.mark.further),
         ("tp", {}, 0),
         # A part and its gradients, while it is timed. The times decide who gets how
         # many blocks: a rank may get one or two more, each with its gradients.
-        ("pipeline", {}, 5),
+        pytest.param("pipeline", {}, 5, marks=pytest.mark.further),
         ("pipeline", {"balance": "parameters"}, 2),
     ],
 )
