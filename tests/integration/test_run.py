@@ -586,7 +586,7 @@ def everything(project: Project) -> set[Path]:
 
 def test_hostile_values_are_measured_as_they_are_written(project):
     """In a file and an option whose names no path, shell or Snakefile can hold."""
-    values = make_values()
+    values = make_values()[:200]
     (project.root / "my nets").mkdir()
     (project.root / "my nets/n #1 {x}.py").write_text(NET)
 
@@ -599,7 +599,7 @@ def test_hostile_values_are_measured_as_they_are_written(project):
     before = everything(project)
     done = project.rankbench("run", "run #2: {x}.yaml", "-n")
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "2000 cells: 2000 to measure" in done.stdout
+    assert "200 cells: 200 to measure" in done.stdout
     hostile = "".join(PIECES)
     write("run #2: {x}.yaml", [hostile])
     done = project.rankbench("run", "run #2: {x}.yaml", "--no-plots")
