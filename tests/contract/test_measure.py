@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equipment import backend_of
 from gate_ranks import run_ranks
 
 pytestmark = pytest.mark.contract
@@ -54,3 +55,25 @@ def test_fp16_on_two_ranks_comes_near_fp32(strategy, tmp_path):
     )
     assert half == pytest.approx(exact, rel=0.05)
     assert half != exact
+
+
+def test_stages_compute_in_bf16_on_whichever_rank_they_are(tmp_path):
+    cell = {"precision": "bf16", "batch_size": 32, "steps": 12, "momentum": 0.0}
+    alone = {"topology": "1x1", "backend": "none"}
+    (one,) = measure(tmp_path, "single", **cell, **alone)
+    for name, options in (
+        ("pipeline", {"schedule": "gpipe", "microbatches": 8}),
+        ("pipeline", {"schedule": "interleaved", "microbatches": 8}),
+        ("rpc_pmp", {}),
+    ):
+        folder = tmp_path / str(options.get("schedule"))
+        backend = backend_of(name)
+        ranks = measure(folder, name, **cell, options=options, backend=backend)
+        (loss,) = (rank["loss"] for rank in ranks if rank["loss"])
+        assert loss["last"] == pytest.approx(one["loss"]["last"], rel=0.05)
+        assert loss["last"] < 0.9 * loss["first"]
+        if name == "pipeline":
+            told = [rank["rank"]["details"] for rank in ranks]
+            stages = 2 if options["schedule"] == "interleaved" else 1
+            assert [len(rank["stages"]) for rank in told] == [stages] * 2
+            assert all(0 < rank["bubble"] < 1 for rank in told)
