@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.multiprocessing import start_processes
 
 import rankbench
@@ -74,9 +75,10 @@ def _be_command(
     rank: int, code: Path, variables: Mapping[str, str], arguments: list[list[str]]
 ) -> None:
     os.environ |= {k: v.replace("{rank}", str(rank)) for k, v in variables.items()}
+    # A new interpreter would obey these variables; this one was forked.
     if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, TextIOWrapper):
-        # A new interpreter would obey it; this one was forked.
         sys.stdout.reconfigure(line_buffering=True)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     sys.path.insert(0, str(code))
     if Path(rankbench.__file__).parents[1] != code:
         for name in [name for name in sys.modules if name.startswith("rankbench")]:
