@@ -16,6 +16,8 @@ from rankbench.rank import models, variants
 from rankbench.rank.training.recipe import prepare_model
 
 pytestmark = pytest.mark.contract
+# Another test runs beside.
+torch.set_num_threads(1)
 
 CLASSES = 7
 # Sizes of the data, for models that take tokens.
