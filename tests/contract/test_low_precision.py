@@ -57,7 +57,10 @@ def of_replicas(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[
         case("fsdp", {"implementation": "fsdp1"}, "convnet"),
         # Batch normalisation needs weights of the dtype of its running statistics.
         case("fsdp", {}, "resnet18"),
-        case("fsdp", {"implementation": "fsdp1"}, "resnet18"),
+        pytest.param(
+            *("fsdp", {"implementation": "fsdp1"}, "resnet18"),
+            marks=pytest.mark.further,
+        ),
         case("fsdp", {"channels_last": True}, "convnet"),
         case("deepspeed", {"channels_last": True}, "convnet"),
         case("deepspeed", {"stage": 1}, "convnet"),
