@@ -147,16 +147,16 @@ def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again):
     shutil.copy(makefile, again.root / "Makefile")
     # The environment that runs this test exists already.
     here = [f"BIN={Path(sys.executable).parent}", "INSTALLED="]
-    given = [f"CELL={DDP}", "EXPERIMENT=experiment.yaml"]
+    given = [f"CELL={ONE}", "EXPERIMENT=experiment.yaml"]
     done = again.run(["make", "rerun", *given, *here])
     assert done.returncode == 0, done.stdout
     after = records_of(again.root)
     assert after.items() >= before.items()
-    assert set(after) - set(before) == {f"{DDP}/2/1/record.json"}
+    assert set(after) - set(before) == {f"{ONE}/2/1/record.json"}
     now = read_table(again.root)
-    assert now[DDP]["attempt"] == "2"
-    assert now[DDP]["throughput"] != table[DDP]["throughput"]
-    assert now[ONE]["throughput"] == table[ONE]["throughput"]
+    assert now[ONE]["attempt"] == "2"
+    assert now[ONE]["throughput"] != table[ONE]["throughput"]
+    assert now[DDP]["throughput"] == table[DDP]["throughput"]
 
 
 def test_a_dry_rerun_says_so_and_raises_nothing(again):
