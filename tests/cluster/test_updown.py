@@ -21,7 +21,8 @@ from pretend_up import up
 
 PRETEND = (sys.executable, Path(__file__).resolve().with_name("pretend.py"))
 
-pytestmark = pytest.mark.cluster
+# Other tests fail, too, if the pretend cluster is not as it should be.
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def pretend(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
