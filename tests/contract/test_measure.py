@@ -58,7 +58,7 @@ def test_fp16_on_two_ranks_comes_near_fp32(strategy, tmp_path):
 
 
 def test_stages_compute_in_bf16_on_whichever_rank_they_are(tmp_path):
-    cell = {"precision": "bf16", "batch_size": 32, "steps": 15}
+    cell = {"precision": "bf16", "model": "convnet", "batch_size": 64, "steps": 20}
     cell |= {"learning_rate": 0.05, "momentum": 0.0}
     alone = {"topology": "1x1", "backend": "none"}
     (one,) = measure(tmp_path, "single", **cell, **alone)
