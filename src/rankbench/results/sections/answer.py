@@ -237,13 +237,18 @@ def _shorten_machine(text: str) -> str:
 def _best(facts: Workload, margin: float) -> _Said:
     names, rates, fastest = facts.names, facts.rates, facts.fastest
     if facts.undecided or fastest is None:
+        # What all rows are is said once.
+        begins = {names[cell].partition(" (")[0] for cell in rates}
+        shared = begins.pop() if len(begins) == 1 < len(rates) else ""
+        of = f" of {shared}" if shared else ""
         shown = [
-            f"{names[cell]} {_plain(rate)}{' (old)' * (cell in facts.measured.old)}"
+            f"{names[cell].removeprefix(shared).lstrip()} {_plain(rate)}"
+            + " (old)" * (cell in facts.measured.old)
             for cell, rate in rates.items()
         ]
 
         def list_first(most: int) -> str:
-            return f"measured {facts.unit}, not judged: {_list(shown, most)}"
+            return f"measured {facts.unit}{of}, not judged: {_list(shown, most)}"
 
         more = [_fit(list_first)] if shown else []
         return _Said("BEST", f"cannot be told: {facts.undecided}", more)
