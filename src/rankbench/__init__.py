@@ -28,5 +28,5 @@ def load(folder: str | PathLike[str]) -> pd.DataFrame:
         ValueError: there are no results, or the plan is damaged; the message names it.
     """
     # By name: all rooms import this package, and ranks must not import pandas.
-    table = import_module("rankbench.results.render").load_table(folder)
+    table = import_module("rankbench.results.render.files").load_table(folder)
     return cast("pd.DataFrame", table)

@@ -617,7 +617,7 @@ def test_tables_and_plots_show_predictions_apart(tmp_path):
     assert drawn["kind"].tolist() == ["measured"] * 3 + ["predicted"]
     text = synthetic.read_report(layout)
     assert "Predicted topologies" in text
-    assert "ddp.gloo.5x1: it cannot." in text
+    assert "it cannot" in text
 
 
 def test_the_command_prints_them(tmp_path, cli):
@@ -626,7 +626,7 @@ def test_the_command_prints_them(tmp_path, cli):
     )
     said = " ".join(cli("answer", layout.root, "--at", "8x1").out.split())
     assert "samples/s" in said
-    assert "(EUR)" in said
+    assert "EUR" in said
     assert "ddp.gloo.8x1 (2.67 times the devices): from what the steps of" in said
     (told,) = json.loads(cli("answer", layout.root, "--at", "8x1", "--json").out)[
         "predictions"

@@ -80,7 +80,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.results.advice.findings import to_json
     from rankbench.results.elements.text import shorten
     from rankbench.results.prediction.predict import predict
-    from rankbench.results.sections.prediction import describe
+    from rankbench.results.sections.prediction import SECTION, describe
 
     for topology in arguments.at:
         Topology.parse(topology)
@@ -102,7 +102,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     else:
         cells = [summary.id for summary in found.rows]
         names, _ = shorten([*cells, *(one.target.id for one in made)])
-        for grid in said.grids or ():
+        for grid in SECTION.grids(said):
             print_grid(grid, names, whole=True)
         print_notes(said.notes, names)
     return OK if any(one.throughput for one in made) else FINDING

@@ -11,14 +11,17 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from rankbench.record import Layout, first_line, write_atomically, write_if_changed
 from rankbench.results.elements.section import Content, Drawing, Section
 from rankbench.results.elements.text import Grid, Note, replace_ids, shorten
+from rankbench.results.numbers.result_set import ResultSet, read
+from rankbench.results.read.archive import open_results
 from rankbench.results.render.formats import (
     escape_latex,
     escape_markdown,
@@ -30,9 +33,6 @@ from rankbench.results.render.formats import (
     to_markdown,
 )
 from rankbench.results.sections import load_sections
-
-if TYPE_CHECKING:
-    from rankbench.results.numbers.result_set import ResultSet
 
 # The first plot of these that there is stands beside the answer.
 _BESIDE_ANSWER = ("per_device", "throughput")
@@ -204,6 +204,15 @@ def _make(
             report(f"section {section.name}:\n{traceback.format_exc()}")
         said = f"This section could not be made: {said}"
         return DocumentSection(section, Content(), error=said)
+
+
+def load_table(folder: str | PathLike[str]) -> pd.DataFrame:
+    """As `rankbench.load`."""
+    with open_results(Path(folder)) as root:
+        section, found = load_sections()["table"], read(Layout(root))
+        content = section.make(found)
+        assert content is not None
+        return section.frame(content)
 
 
 def write_results(

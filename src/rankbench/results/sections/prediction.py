@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Ends, Mark, Style, Styles
 from rankbench.results.elements.section import Content, PanelPlot, Section, draw_panels
-from rankbench.results.elements.text import Grid, Note, Text, show_estimate
+from rankbench.results.elements.text import Note
 from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, round_off
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from rankbench.results.prediction.predict import Prediction
-
-_TITLE = "Predicted topologies"
-
-_HEADINGS = {
-    "unit": "unit",
-    "throughput": "throughput",
-    "step_ms": "step (ms)",
-    "efficiency": "efficiency",
-    "memory_mib": "memory (MiB)",
-    "hours": "device-hours per million",
-    "cost": "cost per million",
-}
 
 
 def make(found: ResultSet) -> Content | None:
@@ -45,7 +33,7 @@ def make(found: ResultSet) -> Content | None:
 
 
 def describe(made: Sequence[Prediction]) -> Content:
-    """A row for each prediction, a table of those that have numbers, and why."""
+    """A row for each prediction, and what they rest on."""
     rows: list[dict[str, Any]] = [
         {
             "cell": one.target.id,
@@ -62,44 +50,20 @@ def describe(made: Sequence[Prediction]) -> Content:
         }
         for one in made
     ]
-    known = [row for row in rows if not row["refused"]]
-    shown = [name for name in _HEADINGS if any(name in row for row in known)]
-    headings = {_HEADINGS[name]: name != "unit" for name in shown}
-    if currencies := {row["currency"] for row in known if row["currency"]}:
-        headings[f"{_HEADINGS['cost']} ({currencies.pop()})"] = headings.pop(
-            _HEADINGS["cost"]
-        )
-    table = [
-        [
-            Text(row["cell"]),
-            *(
-                Text(row[name]) if name == "unit" else show_estimate(row.get(name))
-                for name in shown
-            ),
-        ]
-        for row in known
-    ]
-    grids = [Grid(_TITLE, {"cell": False, **headings}, table)] if table else []
-    return Content(rows=rows, grids=grids, notes=_explain(made))
-
-
-def _explain(made: Sequence[Prediction]) -> list[Note]:
-    """What predictions rest on; then for each reason what is not predicted."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for one in made:
-        rows = ", ".join(summary.id for summary in one.fitted)
-        term, name = "predicted", one.target.id
-        if one.refused:
-            term, text = "not predicted", one.refused
-        elif one.why is None:
-            text = f"from what the steps of {rows} are made of"
-        else:
-            text = f"from the throughput of {rows} alone, because {one.why}"
         if not one.refused:
-            name += f" ({2**one.doublings:.3g} times the devices)"
-        alike.setdefault((term, text), []).append(name)
-    found = sorted(alike.items(), key=lambda item: item[0][0], reverse=True)
-    return [Note(term, f"{', '.join(names)}: {text}.") for (term, text), names in found]
+            fitted = ", ".join(summary.id for summary in one.fitted)
+            text = f"from what the steps of {fitted} are made of"
+            if one.why is not None:
+                text = f"from the throughput of {fitted} alone, because {one.why}"
+            name = f"{one.target.id} ({2**one.doublings:.3g} times the devices)"
+            alike.setdefault(text, []).append(name)
+    notes = [
+        Note("predicted", f"{', '.join(names)}: {text}.")
+        for text, names in alike.items()
+    ]
+    return Content(rows=rows, notes=notes)
 
 
 def _plot(made: Sequence[Prediction]) -> PanelPlot:
@@ -192,7 +156,7 @@ def _draw_band(axes: Axes, marks: Sequence[Mark], style: Style) -> None:
 
 SECTION = Section(
     name="prediction",
-    title=_TITLE,
+    title="Predicted topologies",
     reading=(
         "Topologies that were not measured, predicted from rows that differ in "
         "topology alone. Each number has an interval that should hold what a "
@@ -203,12 +167,20 @@ SECTION = Section(
     order=21,
     make=make,
     columns={
-        **dict.fromkeys(("cell", "topology"), str),
+        "cell": (str, "cell"),
+        "topology": str,
         "devices": int,
-        **dict.fromkeys(("unit", "refused", "method", "why_totals", "fitted"), str),
+        "unit": (str, "unit"),
+        "refused": (str, "not predicted"),
+        **dict.fromkeys(("method", "why_totals", "fitted"), str),
         "doublings": float,
-        **{name: Estimate for name in _HEADINGS if name != "unit"},
-        "currency": str,
+        "throughput": (Estimate, "throughput"),
+        "step_ms": (Estimate, "step (ms)"),
+        "efficiency": (Estimate, "efficiency"),
+        "memory_mib": (Estimate, "memory (MiB)"),
+        "hours": (Estimate, "device-hours per million"),
+        "cost": (Estimate, "cost per million"),
+        "currency": (str, "currency"),
     },
     plots=("prediction",),
 )
