@@ -71,7 +71,8 @@ class Content:
     """What a section has to show for one experiment.
 
     Attributes:
-        rows: of its CSV: name of a column -> value; a missing value stays empty.
+        rows: of its CSV: name of a column -> value; a missing value stays empty. Or the
+            frame itself, with grids.
         grids: the tables; by default one, by `Section.shown`.
         before: notes above the tables.
         notes: notes below the tables.
@@ -79,7 +80,7 @@ class Content:
         facts: JSON values of NAME.json, for programs; None for no such file.
     """
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[Row] | pd.DataFrame = ()
     grids: Sequence[Grid] | None = None
     before: Sequence[Note] = ()
     notes: Sequence[Note] = ()
@@ -117,8 +118,8 @@ class Section:
 
     def grids(self, content: Content) -> Sequence[Grid]:
         """The tables for readers; none if the section has only plots."""
-        if content.grids is not None:
-            return content.grids
+        if content.grids is not None or isinstance(content.rows, pd.DataFrame):
+            return content.grids or ()
         shown = {
             name: column
             for name, column in self.columns.items()
@@ -133,6 +134,8 @@ class Section:
 
     def frame(self, content: Content) -> pd.DataFrame:
         """The columns of NAME.csv."""
+        if isinstance(content.rows, pd.DataFrame):
+            return content.rows
         columns = {
             name: column
             for name, column in self.columns.items()
@@ -152,28 +155,22 @@ def make_frame(columns: Columns, rows: Sequence[Row]) -> pd.DataFrame:
     Raises:
         ValueError: a row has a value that no column takes.
     """
-    types = {
-        one: _TYPES[kind]
-        for name, column in columns.items()
-        for kind in [column[0] if isinstance(column, tuple) else column]
-        for one in (_ends(name) if kind is Estimate else (name,))
-    }
     unknown = {
         name for row in rows for name, value in row.items() if value is not None
     } - columns.keys()
     if unknown:
         raise ValueError(f"rows have undeclared columns: {', '.join(sorted(unknown))}")
-    flat = [_flatten(row) for row in rows]
-    return pd.DataFrame(flat, columns=list(types)).astype(types)
-
-
-def _flatten(row: Row) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        flat |= (
-            spell_ends(name, value) if isinstance(value, Estimate) else {name: value}
-        )
-    return flat
+    frame = {}
+    for name, column in columns.items():
+        kind = column[0] if isinstance(column, tuple) else column
+        values = [row.get(name) for row in rows]
+        ends = {name: [getattr(value, "value", value) for value in values]}
+        if kind is Estimate:
+            for one, end in zip(_ends(name)[1:], ("low", "high"), strict=True):
+                ends[one] = [getattr(value, end, None) for value in values]
+        for one, own in ends.items():
+            frame[one] = pd.Series(own, dtype=_TYPES[kind])
+    return pd.DataFrame(frame)
 
 
 def spell_ends(name: str, number: Estimate | None) -> dict[str, float | None]:

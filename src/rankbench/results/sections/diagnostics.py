@@ -13,7 +13,7 @@ import pandas as pd
 
 from rankbench.cell import REFERENCE
 from rankbench.record import Record
-from rankbench.results.elements.section import Content, Row, Section, show_value
+from rankbench.results.elements.section import Content, Section, show_value
 from rankbench.results.elements.text import Grid, Note, Text, figures
 from rankbench.results.numbers.launches import peak_memory
 from rankbench.results.numbers.result_set import ResultSet, Summary
@@ -72,32 +72,29 @@ def make(found: ResultSet) -> Content | None:
     tables = {title: rows for title, rows in every.items() if rows}
     # Launches stand in the order in which they began.
     tables.get("Launches", []).sort(key=lambda row: row[1]["started"] or "")
-    environment = _find_environment(found.measured)
-    if not tables and not environment:
-        return None
-    rows = [*_to_rows(tables), *environment]
     grids = [_show(title, fields) for title, fields in tables.items()]
-    lines = [[Text(str(one["column"])), Text(str(one["value"]))] for one in environment]
-    if lines:
+    if environment := _find_environment(found.measured):
+        # A row for each item, of no cell.
+        tables["Environment"] = [("", {k: v}) for k, v in environment.items()]
+        lines = [[Text(item), Text(value)] for item, value in environment.items()]
         grids.append(Grid("Environment", {"item": False, "value": False}, lines))
+    if not tables:
+        return None
+    # Not a mapping for each field: of ten thousand launches, these take 30 MB.
+    rows = pd.DataFrame(_to_rows(tables), columns=list(SECTION.columns))
     shown = [grid.title for grid in grids]
     reading = [Note(title, text) for title, text in _READING.items() if title in shown]
     details = _collect_details(found.rows)
     return Content(rows=rows, grids=grids, notes=[*details, *reading])
 
 
-def _to_rows(tables: Mapping[str, Sequence[tuple[str, Fields]]]) -> Iterator[Row]:
+def _to_rows(
+    tables: Mapping[str, Sequence[tuple[str, Fields]]],
+) -> Iterator[tuple[str, int, str, str, str]]:
     for title, rows in tables.items():
         for number, (cell, fields) in enumerate(rows, start=1):
             for column, value in fields.items():
-                text = _to_csv(value)
-                yield {
-                    "table": title,
-                    "row": number,
-                    "cell": cell,
-                    "column": column,
-                    "value": text,
-                }
+                yield title, number, cell, column, _to_csv(value)
 
 
 def _to_csv(value: object) -> str:
@@ -235,13 +232,13 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
     return f"{show(np.nanmin(values))} to {show(np.nanmax(values))} of {len(values)}"
 
 
-def _find_environment(measured: Sequence[Summary]) -> list[Row]:
-    """Hardware and software of every host; [] where no row is ok."""
+def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
+    """Hardware and software of every host; {} where no row is ok."""
     records = [record for s in measured for record in s.records]
     # If a host changed between launches, its latest state is shown.
     hosts = {one["host"]: one for record in records for one in record["hosts"]}
     if not hosts:
-        return []
+        return {}
     found = {"servers": str(len(hosts))}
     for item, describe in _HOST.items():
         told = [describe(host) or "none" for host in hosts.values()]
@@ -251,10 +248,7 @@ def _find_environment(measured: Sequence[Summary]) -> list[Row]:
     images = [record["image"] for record in records if record.get("image")]
     named = _join(f"{one['name']} (sha256 {str(one['sha256'])[:12]})" for one in images)
     found["images"] = named if images else "none: native"
-    return [
-        {"table": "Environment", "row": number, "column": item, "value": value}
-        for number, (item, value) in enumerate(found.items(), start=1)
-    ]
+    return found
 
 
 # What is said of a host.
