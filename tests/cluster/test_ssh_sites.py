@@ -158,9 +158,11 @@ def test_files_that_are_not_shared_are_noticed(desk):
 
 
 HOLD = """
-import os, socket, time
-lock = socket.socket(socket.AF_UNIX)
-lock.bind(f"\\0rankbench-{os.getuid()}")
+import fcntl, os, socket, time
+folder = os.path.expanduser("~/.cache/rankbench")
+os.makedirs(folder, exist_ok=True)
+lock = open(f"{folder}/{socket.gethostname()}.lock", "wb")
+fcntl.flock(lock, fcntl.LOCK_EX)
 print("held", flush=True)
 time.sleep(120)
 """
@@ -178,7 +180,7 @@ def test_a_host_on_which_another_run_measures_is_waited_for(desk):
         assert run.stdout is not None
         waiting = "waiting: another measurement runs on the host node2"
         said = any(waiting in line for line in run.stdout)
-        far.do("pkill", "-f", "lock.bind")
+        far.do("pkill", "-f", "fcntl.flock")
     assert said
     run.communicate(timeout=120)
     assert desk.table("waits")[DDP]["status"] == "ok"
