@@ -73,7 +73,6 @@ class LaunchSpec:
         python: the interpreter of the ranks.
         hosts: where they run, that of rank 0 first; empty if that is not known yet.
         port: at which they meet; 0 is a free one, if all ranks are on one host.
-        has_ssh: whether their hosts reach each other by ssh.
         interface: the network interface between hosts; None leaves it to libraries.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
@@ -99,7 +98,6 @@ class LaunchSpec:
     python: str = "python3"
     hosts: tuple[str, ...] = ("localhost",)
     port: int = 0
-    has_ssh: bool = False
     interface: str | None = None
     scratch: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -137,11 +135,6 @@ class LaunchSpec:
     def address(self) -> str:
         """Where the ranks meet."""
         return self.hosts[0] if self.hosts and self.is_spread else LOOPBACK
-
-    @property
-    def goes_by_ssh(self) -> bool:
-        """Whether ssh leads to the other ranks: it does not lead into an image."""
-        return self.has_ssh and self.is_spread and self.image is None
 
     @property
     def shares_cores(self) -> bool:

@@ -23,7 +23,6 @@ from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle
 from rankbench.matrix.site import Site, read_site, use_hosts
-from rankbench.rank.world.own_ssh import ENVIRONMENT, real_ssh
 from rankbench.schedulers import SCHEDULERS, scheduler_of
 
 pytestmark = pytest.mark.unit
@@ -126,7 +125,7 @@ def test_what_cannot_run_there(cell, said):
 
 def test_the_step_is_a_program_with_what_it_needs(tmp_path):
     hosts = SshHosts([session_of("a", "/h/.cache", "/py", "/s/0")], {})
-    how = Step(logs=tmp_path / "work", first_host_only=True)
+    how = Step(logs=tmp_path / "work")
     program, _, module, facts, dashes, *command = hosts.step(["run", "me"], how)
     assert (program, module) == (sys.executable, "rankbench.launch.hosts.ssh_step")
     assert (dashes, command) == ("--", ["run", "me"])
@@ -143,7 +142,6 @@ def test_the_step_is_a_program_with_what_it_needs(tmp_path):
             }
         ],
         "launch": str(tmp_path),
-        "first_only": True,
     }
     assert hosts.names == ("a",)
     assert len({hosts.port(serial) for serial in range(50)}) == 50
@@ -317,15 +315,12 @@ def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh, ask, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize(("code", "first_only"), [(0, True), (3, True), (0, False)])
-def test_the_exit_code_is_that_of_hosts_that_run_the_command(
-    tmp_path, ssh, code, first_only
-):
-    """Hosts that only wait for the first one's launcher are ended; it is no fault."""
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_that_of_the_command(tmp_path, ssh, code):
     (tmp_path / "work").mkdir()
     socket = ssh(SSHD.format(login=""))
     sessions = [session_of(name, tmp_path, sys.executable, socket) for name in "ab"]
-    how = Step(logs=tmp_path / "work", first_host_only=first_only)
+    how = Step(logs=tmp_path / "work")
     argv = SshHosts(sessions, None).step(["sh", "-c", f"exit {code}"], how)
     done = subprocess.run(argv, timeout=60, check=False)
     assert done.returncode == code
@@ -364,30 +359,6 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(tmp_path, ssh, code):
     assert (work / "../rank0.log").read_text() == "log\n"
     assert (work / "../launcher.log").read_text() == "ours\n"
     assert list((cache / "launches").iterdir()) == []
-
-
-def test_launchers_reach_others_by_the_users_ssh(tmp_path, monkeypatch):
-    """Options that would switch off the check of host keys are dropped."""
-    became: list[list[str]] = []
-
-    def become(program: str, argv: list[str]) -> None:
-        became.append([program, *argv])
-        raise SystemExit
-
-    environment = {"A": "b c"}
-    (tmp_path / ENVIRONMENT).write_text(json.dumps(environment))
-    monkeypatch.setattr(os, "execv", become)
-    monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/bin/{name}")
-    with pytest.raises(SystemExit):
-        real_ssh(tmp_path, "b", "cd /x; run 'y z'")
-    assert became == [
-        [
-            "/usr/bin/ssh",
-            "/usr/bin/ssh",
-            *("-T", "-o", "BatchMode=yes", "--", "b"),
-            """exec env 'A=b c' sh -c 'cd /x; run '"'"'y z'"'"''""",
-        ]
-    ]
 
 
 def test_each_scheduler_has_a_class_of_hosts():

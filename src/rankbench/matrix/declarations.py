@@ -136,8 +136,6 @@ LAUNCHER_DEFAULTS: dict[str, Any] = {
     "per": "host",
     # Scheduler that the launcher belongs to.
     "scheduler": None,
-    # Whether it runs on the first host, and reaches the others by ssh where it can.
-    "ssh": False,
     # Program that must be installed in addition to torch.
     "program": None,
     "runtimes": ["process_group", "rpc"],

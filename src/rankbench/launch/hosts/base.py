@@ -75,14 +75,12 @@ class Step:
         tasks_per_host: how often it runs on each host.
         mpi: whether its tasks are the ranks of an MPI program.
         shares_cores: whether there are fewer cores than tasks.
-        first_host_only: whether the command reaches the other hosts by itself.
     """
 
     logs: Path
     tasks_per_host: int = 1
     mpi: bool = False
     shares_cores: bool = False
-    first_host_only: bool = False
 
 
 # By the names of Snakemake and its plugin.
@@ -164,7 +162,6 @@ class Hosts(ABC):
         end_within: seconds that the command of `step` gets to end everything itself,
             before the supervisor ends its processes.
         is_here: whether the supervisor runs on one of the hosts.
-        has_ssh: whether hosts reach each other by ssh.
         held: how many hosts a job occupies, whether it uses them or not; 0 if only
             those of a launch count.
         helpers: ids of processes here that outlast single launches.
@@ -175,7 +172,6 @@ class Hosts(ABC):
     share_files = True
     end_within = 0.0
     is_here = True
-    has_ssh = False
     held = 0
     helpers: Sequence[int] = ()
 

@@ -169,7 +169,6 @@ class SshHosts(Hosts):
     # Hosts first ask ranks to end, then kill them, then their files are fetched.
     end_within = 30.0
     is_here = False
-    has_ssh = True
 
     def __init__(
         self, sessions: Sequence[Session], places: Mapping[str, str] | None
@@ -258,7 +257,6 @@ class SshHosts(Hosts):
             ],
             "launch": str(launch),
             "there": str(self._there(launch)),
-            "first_only": how.first_host_only,
         }
         module = "rankbench.launch.hosts.ssh_step"
         return [sys.executable, "-m", module, json.dumps(facts), "--", *argv]

@@ -26,7 +26,6 @@ from pathlib import Path
 from rankbench.launch.hosts.base import take_lock
 from rankbench.launch.processes import (
     adopt_orphans,
-    descendants,
     end_processes,
 )
 
@@ -38,7 +37,7 @@ LOOK_SECONDS = 0.1
 # What `hold` answers.
 BUSY, HELD = "busy", "held"
 
-# A variable that all processes of a launch have, those of another connection too.
+# A variable that all processes of a launch have, those of a killed one too.
 MARK = "RANKBENCH_LAUNCH"
 
 
@@ -74,7 +73,7 @@ def hold(folder: Path, *, locks: bool) -> None:
         hearing.listen(0.5)
     if lock is not None:
         # Nothing of an earlier launch runs or is needed now.
-        end_processes(lambda: _find_marked(None), give_up=GIVE_UP)
+        end_processes(_find_marked, give_up=GIVE_UP)
         launches = folder / "launches"
         shutil.rmtree(launches, ignore_errors=True)
         launches.mkdir()
@@ -94,18 +93,17 @@ def run(host: str, folder: Path, argv: list[str], *, apart: bool) -> int:
     Args:
         host: name of this host.
         folder: of the launch.
-        argv: empty if another host starts the processes of this one.
+        argv: the command.
         apart: whether this folder is a copy, to which the supervisor's heartbeat goes.
     """
     adopt_orphans()
-    code, mark = 1, str(folder)
+    code = 1
     try:
         code = _run_heard(argv, folder, folder / "work/heartbeat" if apart else None)
     except OSError as error:
         _refuse(host, f"{error.strerror}: {error.filename or argv[0]}")
     finally:
-        # Processes that ssh started for another host's launcher are not below this one.
-        end_processes(lambda: {*descendants(), *_find_marked(mark)}, give_up=GIVE_UP)
+        end_processes(give_up=GIVE_UP)
         if apart and code and shutil.disk_usage(folder.parent).free < ROOM:
             _refuse(host, f"{os.strerror(errno.ENOSPC)}: {folder.parent}")
     return code
@@ -113,18 +111,16 @@ def run(host: str, folder: Path, argv: list[str], *, apart: bool) -> int:
 
 def _run_heard(argv: list[str], folder: Path, heartbeat: Path | None) -> int:
     """Run a command as long as the other side is heard."""
-    child = None
-    if argv:
-        child = subprocess.Popen(
-            argv,
-            env={**os.environ, MARK: str(folder)},
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    child = subprocess.Popen(
+        argv,
+        env={**os.environ, MARK: "1"},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     hearing = Hearing()
-    while child is None or (code := child.poll()) is None:
+    while (code := child.poll()) is None:
         try:
             said = hearing.listen(LOOK_SECONDS)
         except EOFError:
@@ -139,15 +135,14 @@ def _refuse(host: str, why: str) -> None:
     print(f"the host {host} refuses: {why}", flush=True)
 
 
-def _find_marked(mark: str | None) -> set[int]:
-    """Return processes of this user that belong to a launch; None: to any launch."""
-    sought = f"\0{MARK}=".encode() + (b"" if mark is None else mark.encode() + b"\0")
+def _find_marked() -> set[int]:
+    """Return processes of this user that belong to any launch."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if sought in b"\0" + (entry / "environ").read_bytes():
+            if f"\0{MARK}=".encode() in b"\0" + (entry / "environ").read_bytes():
                 found.add(int(entry.name))
-    return found - {os.getpid()}
+    return found
 
 
 def main() -> int:

@@ -2,9 +2,9 @@
 
 python -m rankbench.launch.hosts.ssh_step FACTS -- COMMAND
 
-FACTS are those of `SshHosts.step`. The command runs once on each host, or on the first
-one only. Its output is this program's output. If the command fails on a host, or the
-connection to a host is lost, it is ended on the others.
+FACTS are those of `SshHosts.step`. The command runs once on each host. Its output is
+this program's output. If the command fails on a host, or the connection to a host is
+lost, it is ended on the others.
 """
 
 from __future__ import annotations
@@ -238,10 +238,7 @@ class RemoteStep:
         self._changed = threading.Condition()
 
     def run(self) -> int:
-        """Run the command to its end; return the first exit code that is not 0.
-
-        Hosts are ended afterwards; their answers then do not concern the command.
-        """
+        """Run the command to its end; return the first exit code that is not 0."""
         for place in enumerate(self._hosts):
             threading.Thread(target=self._follow, args=place, daemon=True).start()
         parent = os.getppid()
@@ -266,9 +263,8 @@ class RemoteStep:
             process.kill()
 
     def _is_decided(self) -> bool:
-        """Whether the command has failed on a host, or ended on all that run it."""
-        runs = self._hosts[: 1 if self._facts["first_only"] else None]
-        return any(self._codes.values()) or all(h.name in self._codes for h in runs)
+        """Whether the command has failed on a host, or ended on all."""
+        return any(self._codes.values()) or len(self._codes) == len(self._hosts)
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition until the next beat, which hosts then get."""
@@ -312,8 +308,7 @@ class RemoteStep:
             skipped = ("heartbeat", "rank*", "progress/*")
             options = ("--archive", *(f"--exclude={name}" for name in skipped))
             host.rsync(str(self._launch / "work"), to=there, options=options)
-        silent = node > 0 and self._facts["first_only"]
-        argv = [] if silent else [host.words.get(word, word) for word in self._argv]
+        argv = [host.words.get(word, word) for word in self._argv]
         sent = {**for_hosts(), "RANKBENCH_NODE": str(node)}
         variables = {k: host.words.get(value, value) for k, value in sent.items()}
         command = host.run_module(

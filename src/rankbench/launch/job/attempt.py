@@ -205,7 +205,6 @@ class Attempt:
             python=sys.executable if self.image is None else "python3",
             hosts=hosts.names,
             port=hosts.port(serial),
-            has_ssh=hosts.has_ssh,
             interface=site["interface"],
             scratch=scratch,
             env=site["env"],

@@ -17,8 +17,7 @@ class Launcher(Protocol):
 
     The command runs once on each host at the same time. With ``NEEDS["per"] == "rank"``
     it runs once for each rank. With ``"array"`` each host is a task of a job array, and
-    runs it once. With ``NEEDS["ssh"]`` it runs on the first host only, if that reaches
-    the others by ssh.
+    runs it once.
     """
 
     def build_argv(self, spec: LaunchSpec) -> list[str]:
@@ -26,11 +25,6 @@ class Launcher(Protocol):
 
     def read_exits(self, log: str) -> Mapping[int, int]:
         """Exit codes by rank, as far as the launcher prints them."""
-
-
-def is_by_ssh(launcher: Launcher) -> bool:
-    """Whether its command runs on the first host, and reaches the others by ssh."""
-    return bool(getattr(launcher, "NEEDS", {}).get("ssh"))
 
 
 def is_array(launcher: Launcher) -> bool:
@@ -59,15 +53,11 @@ def meeting_argv(spec: LaunchSpec) -> list[str]:
 def ssh_argv(spec: LaunchSpec, argv: list[str]) -> list[str]:
     """The command of a launcher that runs on the first host: mpirun, hydra, horovodrun.
 
-    It gets a place to meet and, over several hosts, a way to them. In a Slurm job and
-    in images, a stand-in takes the place of ssh.
+    It gets a place to meet and, over several hosts, a stand-in for ssh, which few
+    clusters allow, and which does not lead into an image.
     """
     if not spec.is_spread:
         return [*meeting_argv(spec), *argv]
-    if spec.goes_by_ssh:
-        parent = "rankbench.rank.world.own_ssh"
-        folder = str(spec.work / "bin")
-        return [*meeting_argv(spec), spec.python, "-m", parent, folder, *argv]
     return [
         *meeting_argv(spec),
         spec.python,

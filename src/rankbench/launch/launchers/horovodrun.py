@@ -9,7 +9,6 @@ from rankbench.launch.launchers import host_list, hydra, mpirun, rank_argv, ssh_
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
-    "ssh": True,
     "program": "horovodrun",
     "runtimes": ["process_group", "rpc", "horovod"],
     "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],

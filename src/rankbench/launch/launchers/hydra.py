@@ -9,7 +9,6 @@ from rankbench.launch.launchers import rank_argv, slots_of, ssh_argv
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
-    "ssh": True,
     "program": "mpiexec.hydra",
     "runtimes": ["process_group", "rpc", "horovod"],
     "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],

@@ -10,7 +10,6 @@ from rankbench.launch.launchers import host_list, rank_argv, ssh_argv
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
-    "ssh": True,
     "program": "mpirun",
     "runtimes": ["process_group", "rpc", "horovod"],
     "backends": ["none", "gloo", "mpi", "nccl", "tensorpipe"],

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rankbench.environ import PYTHON
 from rankbench.launch.hosts.base import Hosts, Step
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
-from rankbench.launch.launchers import find_launcher, is_by_ssh
+from rankbench.launch.launchers import find_launcher
 from rankbench.launch_spec import LaunchSpec
 
 # Variables of Apptainer itself. Its switches, such as APPTAINER_CONTAINALL, would
@@ -73,7 +73,6 @@ def build_command(
         tasks_per_host=spec.shape.ranks_per_node if per_rank else 1,
         mpi=per_rank and spec.cell.backend == "mpi",
         shares_cores=spec.shares_cores,
-        first_host_only=spec.goes_by_ssh and is_by_ssh(launcher),
     )
     return LaunchCommand(
         hosts.step(argv, how), env, {**outer, **hosts.variables(inherited)}

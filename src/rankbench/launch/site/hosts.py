@@ -48,7 +48,6 @@ from rankbench.launch.hosts.base import (
     why_not,
 )
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
-from rankbench.launch.launchers import find_launcher, is_by_ssh
 from rankbench.launch.process.command import environment_for
 from rankbench.launch.site.cuda import find_misfits, list_gpus, read_driver
 from rankbench.launch_spec import SOURCE
@@ -66,7 +65,7 @@ TRIED = 3  # ports of each range
 # Seconds that hosts wait for each other's files, and for a name look-up.
 PATIENCE = 60.0
 REACH_SECONDS = 10.0  # that hosts have to start and to connect
-_CONNECT_SECONDS, _SSH_SECONDS = 1.0, 5
+_CONNECT_SECONDS = 1.0
 _ASK_SECONDS = 30.0
 # Seconds that all hosts may take.
 _LOOK_SECONDS = 300.0
@@ -287,7 +286,9 @@ def _output(*command: str) -> str | None:
     return (done.stdout or done.stderr).strip() if done else None
 
 
-def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
+def reach(
+    node: int, hosts: Sequence[Facts], ports: Sequence[int]
+) -> dict[str, list[int]]:
     """Connect to the other hosts while they connect to this one.
 
     Args:
@@ -296,8 +297,7 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
         ports: those to try.
 
     Returns:
-        `unreached`: host -> ports that cannot be reached there; `ssh`: host -> what ssh
-        says there, None if it works.
+        Host -> ports that cannot be reached there.
     """
     others = [host for number, host in enumerate(hosts) if number != node]
     end = time.monotonic() + REACH_SECONDS
@@ -317,25 +317,15 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
             for host in others
             for port in free
         }
-        ssh = ("ssh", "-T", "-o", "BatchMode=yes", "-o")
-        said = {
-            host["name"]: pool.submit(
-                why_not,
-                [*ssh, f"ConnectTimeout={_SSH_SECONDS}", "--", host["name"], "true"],
-                2 * _SSH_SECONDS,
-            )
-            for host in others
-        }
         unreached: dict[str, list[int]] = {}
         for (name, port), connects in tried.items():
             if not connects.result():
                 unreached.setdefault(name, []).append(port)
-        by_ssh = {name: answer.result() or None for name, answer in said.items()}
         # The others may not have connected yet.
         for _ in tried:
             if not accepted.acquire(timeout=max(0.0, end - time.monotonic())):
                 break
-    return {"unreached": unreached, "ssh": by_ssh}
+    return unreached
 
 
 def _listen(port: int) -> socket.socket:
@@ -376,11 +366,6 @@ def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[
     """
     hosts = found["hosts"]
     faults = list(found["faults"])
-    by_ssh = any(
-        cell["shape"]["nodes"] > 1
-        and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
-        for cell in cells
-    )
     if not faults and len(hosts) < site["nodes"]:
         faults.append(
             f"{len(hosts)} of {site['nodes']} hosts reported "
@@ -404,8 +389,8 @@ def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[
                 f"{host['host']}: its clock is at least {off:.0f} s off: have chrony "
                 "or ntpd run on all hosts"
             )
-    for name, view in found["reach"].items():
-        for other, ports in view["unreached"].items():
+    for name, unreached in found["reach"].items():
+        for other, ports in unreached.items():
             ranges = " and ".join(
                 f"{first}-{last}"
                 for first, last in PORTS
@@ -416,13 +401,6 @@ def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[
                 f"{', '.join(map(str, ports))}: on {other}, let the firewall accept "
                 f"connections from {name} to the ports {ranges}"
             )
-        faults += [
-            f"{name}: ssh to {other} fails ({said}): mpirun, hydra and horovodrun need "
-            f"it; let `ssh-copy-id {other}` on {name} install a key, or use another "
-            "launcher"
-            for other, said in view["ssh"].items()
-            if by_ssh and said is not None
-        ]
     return faults
 
 

@@ -48,46 +48,44 @@ exec {command} "$@"
 
 def main() -> int:
     if sys.argv[1:2] == ["--as-ssh"]:
-        host, command = read_ssh(sys.argv[2:])
-        return order(host, command)
+        return order(*read_ssh(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank.world.remote")
     parser.add_argument("--node", type=int, required=True, help="number of this host")
     parser.add_argument("--hosts", type=lambda text: text.split(","), required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--secret", type=Path, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
-    programs = arguments.secret.with_name("bin")
-    environment = {
-        **os.environ,
-        PORT: str(arguments.port),
-        SECRET: str(arguments.secret),
+    me = parser.parse_args()
+    programs = me.secret.with_name("bin")
+    os.environ |= {
+        PORT: str(me.port),
+        SECRET: str(me.secret),
         # On all hosts, because Open MPI lets one host start the next.
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
-    os.environ |= environment
-    if arguments.node > 0:
-        obey(arguments.hosts[arguments.node], environment)
-    write_ssh(programs, "rankbench.rank.world.remote", "--as-ssh")
-    code = subprocess.run(arguments.command, env=environment, check=False).returncode
-    for host in arguments.hosts[1:]:
-        order(host, "")
-    return code if code >= 0 else 128 - code
+    if me.node > 0:
+        obey(me.hosts[me.node])
+    return lead(programs, me.command, me.hosts[1:])
 
 
-def write_ssh(folder: Path, module: str, *arguments: str) -> None:
-    """Write the program `ssh` of this launch into a folder.
+def lead(programs: Path, command: list[str], others: list[str]) -> int:
+    """Run the launcher, which finds our program `ssh`; then end the other hosts.
 
     Args:
-        folder: stands first on PATH.
-        module: what the program runs.
-        arguments: come before those of ssh.
+        programs: a folder that stands first on PATH.
+        command: of the launcher.
+        others: names of the other hosts.
     """
-    folder.mkdir(exist_ok=True)
-    program = folder / "ssh"
-    command = shlex.join([sys.executable, "-m", module, *arguments])
-    program.write_text(_SSH.format(command=command))
+    programs.mkdir(exist_ok=True)
+    program = programs / "ssh"
+    module = "rankbench.rank.world.remote"
+    ssh = shlex.join([sys.executable, "-m", module, "--as-ssh"])
+    program.write_text(_SSH.format(command=ssh))
     program.chmod(0o755)
+    code = subprocess.run(command, check=False).returncode
+    for host in others:
+        order(host, "")
+    return code if code >= 0 else 128 - code
 
 
 def read_ssh(arguments: list[str]) -> tuple[str, str]:
@@ -136,24 +134,21 @@ def order(host: str, command: str) -> int:
         return int(connection.recv_bytes())
 
 
-def obey(name: str, environment: dict[str, str]) -> NoReturn:
+def obey(name: str) -> NoReturn:
     """Run the commands that other hosts send, until the launcher has ended.
 
     Args:
         name: name of this host that the other hosts use.
-        environment: environment of the commands.
     """
     # horovodrun's commands export the choice of GPUs of the first host.
-    environment = {**environment, **keep_devices(environment)}
-    with listen(find_address(name), int(environment[PORT])) as listener:
+    os.environ |= keep_devices()
+    with listen(find_address(name), int(os.environ[PORT])) as listener:
         while True:
             try:
                 connection = listener.accept()
             except (AuthenticationError, EOFError, OSError):
                 continue  # the client does not know the secret
-            threading.Thread(
-                target=_serve, args=(connection, environment), daemon=True
-            ).start()
+            threading.Thread(target=_serve, args=(connection,), daemon=True).start()
 
 
 def find_address(name: str) -> str:
@@ -181,24 +176,23 @@ def listen(address: str, port: int) -> Listener:
         return Listener(("", port), backlog=64, authkey=_secret())
 
 
-def _serve(connection: Connection, environment: dict[str, str]) -> None:
+def _serve(connection: Connection) -> None:
     with connection:
         command = connection.recv_bytes().decode()
         if not command:
             connection.send_bytes(b"0")
             os._exit(0)
-        code = _run(command, environment, connection)
+        code = _run(command, connection)
         try:
             connection.send_bytes(str(code).encode())
         except OSError:
             pass  # the client is gone
 
 
-def _run(command: str, environment: dict[str, str], connection: Connection) -> int:
+def _run(command: str, connection: Connection) -> int:
     """Run a command; end it if the client closes the connection, as sshd does."""
     child = subprocess.Popen(
         ["sh", "-c", command],
-        env=environment,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
