@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from rankbench.cli import main
-from rankbench.launch.job.requests import make_request
+from rankbench.launch.job.claim import make_request
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,8 @@ import pytest
 
 from factories import make_record, read_plan_of
 from rankbench.cli import main
+from rankbench.launch.job.claim import make_request
 from rankbench.launch.job.measure import run_job
-from rankbench.launch.job.requests import make_request
 from rankbench.project.status import cells_to_rerun
 from rankbench.record import Layout, read_json, write_if_changed, write_json
 from rankbench.results.numbers.result_set import Summary, read

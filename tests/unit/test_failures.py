@@ -19,7 +19,7 @@ from rankbench.failures import (
     note_attempt,
 )
 from rankbench.launch.images import __main__ as images
-from rankbench.launch.job.requests import make_request
+from rankbench.launch.job.claim import make_request
 from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout

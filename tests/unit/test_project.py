@@ -16,7 +16,7 @@ from factories import make_probe, make_record, make_site, read_plan_of
 from rankbench.cell import safe_name
 from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.launch.hosts.slurm import SlurmJob
-from rankbench.launch.job.requests import make_request
+from rankbench.launch.job.claim import make_request
 from rankbench.project import (
     Run,
     begin,

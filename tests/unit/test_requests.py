@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.job.requests import (
+from rankbench.launch.job.claim import (
     Request,
     make_request,
     read_request,

@@ -11,8 +11,7 @@ import pytest
 
 from factories import make_record, read_plan_of
 from rankbench.launch.hosts.base import CellJob
-from rankbench.launch.job.claim import Owner, claim_next
-from rankbench.launch.job.requests import make_request, read_request
+from rankbench.launch.job.claim import Owner, claim_next, make_request, read_request
 from rankbench.plan import Plan
 from rankbench.project.status import (
     State,

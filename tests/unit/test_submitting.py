@@ -15,7 +15,7 @@ from rankbench.environ import for_slurm, submit_from_here
 from rankbench.failures import JOB, PLAN_VARIABLE, Need, explain_failures, note_attempt
 from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts.slurm import why_job_ended
-from rankbench.launch.job.requests import make_request
+from rankbench.launch.job.claim import make_request
 from rankbench.matrix.site import check_gres
 from rankbench.project.status import find_state
 from rankbench.record import Layout, write_json

@@ -26,7 +26,7 @@ from rankbench.launch.hosts.slurm_resources import (
     launch_seconds,
 )
 from rankbench.launch.images.store import reason_to_make
-from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.claim import read_request
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process.classify import has_gate
 from rankbench.matrix.catalog import load_catalog

@@ -20,9 +20,8 @@ from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.base import CellJob, take_lock
 from rankbench.launch.images.store import check_folder
-from rankbench.launch.job.claim import Owner
+from rankbench.launch.job.claim import Owner, make_request
 from rankbench.launch.job.provenance import freeze_code, freeze_files
-from rankbench.launch.job.requests import make_request
 from rankbench.plan import read_plan
 from rankbench.project.jobs import (
     find_pending,

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.base import CellJob, hosts_of
-from rankbench.launch.job.claim import Owner, open_claims, read_owner
-from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.claim import Owner, open_claims, read_owner, read_request
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     FAILURES,

@@ -11,9 +11,8 @@ from typing import Any
 
 from rankbench.environ import job_id, read_setup_fault
 from rankbench.launch.hosts.base import Hosts, ThisMachine
-from rankbench.launch.job.claim import claim_next, open_claims, read_owner
+from rankbench.launch.job.claim import Request, claim_next, open_claims, read_owner
 from rankbench.launch.job.provenance import describe_code
-from rankbench.launch.job.requests import Request
 from rankbench.launch.process.classify import Outcome, has_gate
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.evidence import describe_stands

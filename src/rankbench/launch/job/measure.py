@@ -12,7 +12,7 @@ from rankbench.failures import explain_failures, find_needs
 from rankbench.launch import processes
 from rankbench.launch.hosts.base import Needs, Waiting, hosts_of, machine_to_itself
 from rankbench.launch.job.attempt import Attempt
-from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.claim import read_request
 from rankbench.launch.job.rounds import Choose, Rounds, Say
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.processes import Stop
