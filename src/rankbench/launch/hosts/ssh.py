@@ -119,14 +119,13 @@ class Session(Connection):
             heed()
             time.sleep(0.05)
 
-    def hold(self, waiting: Waiting, *, locks: bool) -> None:
-        """Hold the host; wait for other measurements there if it is to be locked.
+    def hold(self, waiting: Waiting) -> None:
+        """Hold the lock of the host; wait for other measurements there.
 
         Raises:
             ValueError: the host is lost, or does not answer.
         """
-        lock = ["--lock"] if locks else []
-        self.start(self.run_module("hold", self.facts["folder"], *lock, first=True))
+        self.start(self.run_module("hold", self.facts["folder"], first=True))
         if self.answer(waiting.heed) == BUSY:
             waiting.say(f"  waiting: another measurement runs on the host {self.name}")
             self.answer(waiting.heed, after=1, seconds=math.inf)
@@ -199,7 +198,7 @@ class SshHosts(Hosts):
             # In the same order everywhere, so that two runs never wait for each other.
             # The hosts hold the locks, since this machine need not be a host.
             for session in sorted(found, key=lambda session: session.name):
-                session.hold(waiting, locks=True)
+                session.hold(waiting)
             if not site["shared"]:
                 for session in found:
                     bring(session, needs, waiting.say)
@@ -210,14 +209,13 @@ class SshHosts(Hosts):
     def inspect(
         cls, site: _Site, needs: Needs
     ) -> Iterator[tuple[Self | None, list[str]]]:
-        waiting = Waiting(print, lambda: None)
         with ExitStack() as stack:
-            found, faults = _connect(stack, site, site["hosts"], needs, waiting.heed)
+            hosts = site["hosts"]
+            found, faults = _connect(stack, site, hosts, needs, lambda: None)
             faults += _differing_images(found, needs, copied=not site["shared"])
             usable = []
             for session in found:
                 try:
-                    session.hold(waiting, locks=False)
                     if not site["shared"]:
                         bring(session, replace(needs, images={}), print)
                     usable.append(session)

@@ -1,6 +1,6 @@
 """What runs on a host that ssh reaches, for as long as it hears the other side.
 
-    python -m rankbench.launch.hosts.ssh_host hold FOLDER [--lock]
+    python -m rankbench.launch.hosts.ssh_host hold FOLDER
     python -m rankbench.launch.hosts.ssh_host run HOST FOLDER [--apart] -- COMMAND
 
 The other side writes its heartbeat to the standard input. At its end, or if nothing
@@ -63,23 +63,23 @@ class Hearing:
         return b""
 
 
-def hold(folder: Path, *, locks: bool) -> None:
-    """Hold this host until nobody is heard any more."""
-    hearing, lock, told = Hearing(), None, False
-    while locks and (lock := take_lock()) is None:
+def hold(folder: Path) -> None:
+    """Hold the lock of this host until nobody is heard any more."""
+    hearing, told = Hearing(), False
+    while (lock := take_lock()) is None:
         if not told:
             _answer(BUSY)
             told = True
         hearing.listen(0.5)
-    if lock is not None:
+    with lock:
         # Nothing of an earlier launch runs or is needed now.
         end_processes(_find_marked, give_up=GIVE_UP)
         launches = folder / "launches"
         shutil.rmtree(launches, ignore_errors=True)
         launches.mkdir()
-    _answer(HELD)
-    while True:
-        hearing.listen(SILENT_AFTER)
+        _answer(HELD)
+        while True:
+            hearing.listen(SILENT_AFTER)
 
 
 def _answer(word: str) -> None:
@@ -158,7 +158,7 @@ def main() -> int:
         apart = "--apart" in words[:at]
         return run(host, Path(folder), words[at + 1 :], apart=apart)
     with contextlib.suppress(EOFError):
-        hold(Path(words[0]), locks="--lock" in words)
+        hold(Path(words[0]))
     return 0
 
 
