@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import locale
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -332,3 +334,23 @@ def read_stat(pid: int | str | None) -> list[str]:
     """
     # The name before them may contain anything but ")".
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def read_driver(path: Path = _DRIVER) -> str | None:
+    """The version of this kernel's NVIDIA driver; None if it has none."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", path.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None

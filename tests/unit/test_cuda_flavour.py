@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.site.cuda import choose_flavour, find_misfits, read_driver
+from rankbench.environ import read_driver
+from rankbench.launch.site.cuda import choose_flavour, find_misfits
 from rankbench.project import open_run
 from rankbench.project import run as run_module
 

@@ -10,10 +10,6 @@ from rankbench.rank.facts import host as facts
 
 pytestmark = pytest.mark.unit
 
-NVIDIA = """\
-NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
-GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
-"""
 
 # As nvidia-smi prints it on a host with four GPUs, of which two pairs are linked.
 LINKS = """\
@@ -78,13 +74,6 @@ def test_a_host_without_cards_has_its_interfaces(tmp_path):
 def test_nothing_to_see(tmp_path):
     gone = tmp_path / "gone"
     assert facts.describe_nics(gone, gone) == []
-    assert facts.gpu_driver(gone) is None
-
-
-def test_driver_of_gpus(tmp_path):
-    path = tmp_path / "version"
-    path.write_text(NVIDIA)
-    assert facts.gpu_driver(path) == "550.54.15"
 
 
 def test_links_between_gpus():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from rankbench.launch.hosts.ssh_probe import version_of
+from rankbench.environ import version_of
 
 # Format in the metadata of the installed package: pandas>=2.2; extra == "results"
 _REQUIREMENT = re.compile(r"([\w.-]+)[^\[]*\bextra == ['\"]([\w-]+)['\"]")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankbench.cell import AUTO, PROGRAMS
-from rankbench.environ import keep_job, physical_cores
+from rankbench.environ import keep_job, physical_cores, read_driver
 from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.hosts.base import Resources, hosts_of, take_lock
@@ -29,7 +29,6 @@ from rankbench.launch.site.cuda import (
     choose_flavour,
     find_misfits,
     list_gpus,
-    read_driver,
 )
 from rankbench.launch.site.machine import count_gpus, probe_machine
 from rankbench.matrix.catalog import CONTAINERS, Catalog, find_image, load_catalog

@@ -28,7 +28,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from rankbench.environ import for_ssh
+from rankbench.environ import for_ssh, version_of
 from rankbench.launch.hosts.base import (
     Hosts,
     Needs,
@@ -38,7 +38,7 @@ from rankbench.launch.hosts.base import (
     run_to_end,
 )
 from rankbench.launch.hosts.ssh_host import BUSY
-from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS, version_of
+from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.hosts.ssh_step import COPY_SECONDS, Connection, close
 from rankbench.launch_spec import LaunchSpec
 

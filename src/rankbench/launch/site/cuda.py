@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rankbench.launch.hosts.base import run_well
 
-_DRIVER = Path("/proc/driver/nvidia/version")
 _SECONDS = 30.0
 
 Release = tuple[int, int]
@@ -32,15 +30,6 @@ def list_gpus(wanted: str) -> list[str]:
     command = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={wanted}"]
     done = run_well(command, _SECONDS)
     return done.stdout.strip().splitlines() if done else []
-
-
-def read_driver(path: Path = _DRIVER) -> str | None:
-    """The version of this kernel's NVIDIA driver; None if it has none."""
-    try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", path.read_text())
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def choose_flavour(

@@ -31,6 +31,7 @@ from typing import Any
 from rankbench.environ import (
     host_name,
     physical_cores,
+    read_driver,
     read_node,
     restore_job,
     without_job,
@@ -49,7 +50,7 @@ from rankbench.launch.hosts.base import (
 )
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.process.command import environment_for
-from rankbench.launch.site.cuda import find_misfits, list_gpus, read_driver
+from rankbench.launch.site.cuda import find_misfits, list_gpus
 from rankbench.launch_spec import SOURCE
 from rankbench.record import read_json, write_json
 from rankbench.say import say

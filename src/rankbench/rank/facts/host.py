@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 import platform
 import re
@@ -15,11 +14,10 @@ from typing import Any
 import torch
 
 from rankbench.cell import PACKAGES
-from rankbench.environ import physical_cores
+from rankbench.environ import physical_cores, read_driver, version_of
 from rankbench.record import first_line
 
 NET, INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
-GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def describe_nics(
@@ -86,12 +84,6 @@ def identify_gpu(index: int) -> dict[str, str | None]:
     }
 
 
-def gpu_driver(path: Path = GPU_DRIVER) -> str | None:
-    """The version of NVIDIA's kernel module; None without one."""
-    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _read(path))
-    return found.group(1) if found else None
-
-
 def gpu_links() -> list[str]:
     """The kinds of links between this host's GPUs, as nvidia-smi names them: NV18."""
     if torch.cuda.device_count() < 2:
@@ -150,7 +142,7 @@ def describe_host() -> dict[str, Any]:
         "nics": describe_nics(),
         "gpus": [describe_gpu(i) for i in range(torch.cuda.device_count())],
         "gpu_links": gpu_links(),
-        "gpu_driver": gpu_driver(),
+        "gpu_driver": read_driver(),
     }
 
 
@@ -169,16 +161,8 @@ def describe_software() -> dict[str, Any]:
         # Those that work on this machine.
         "backends": [name for name in built_backends() if name != "nccl" or cuda],
         "mpi": mpi_version(),
-        **{name: package_version(name) for name in (*PACKAGES, *_OTHERS)},
+        **{name: version_of(name) for name in (*PACKAGES, *_OTHERS)},
     }
-
-
-def package_version(package: str) -> str | None:
-    """The version of an installed package; None if it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def built_backends() -> list[str]:

@@ -14,7 +14,8 @@ import sys
 import torch
 
 from rankbench.cell import PACKAGES
-from rankbench.rank.facts.host import built_backends, package_version
+from rankbench.environ import version_of
+from rankbench.rank.facts.host import built_backends
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
         "horovod_cuda": _horovod_has_cuda(),
-        "packages": {name: package_version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
     }
     print(json.dumps(facts))
