@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.environ import read_driver
-from rankbench.launch.site.cuda import choose_flavour, find_misfits
+from rankbench.launch.site.machine import choose_flavour, find_misfits
 from rankbench.project import open_run
 from rankbench.project import run as run_module
 

@@ -10,8 +10,8 @@ import pytest
 from factories import make_gpu_site, read_pairs
 from rankbench.assets import find_asset
 from rankbench.launch.images.store import load_images
-from rankbench.launch.site.cuda import FLAVOURS, IMAGES
 from rankbench.launch.site.hosts import describe, find_faults, inspect, main
+from rankbench.launch.site.machine import FLAVOURS, IMAGES
 from rankbench.record import read_json, write_json
 from rankbench.schema import parse_yaml
 

@@ -25,12 +25,13 @@ from rankbench.launch.images.store import (
 )
 from rankbench.launch.job.claim import Owner
 from rankbench.launch.job.provenance import rank_code_hash
-from rankbench.launch.site.cuda import (
+from rankbench.launch.site.machine import (
     choose_flavour,
+    count_gpus,
     find_misfits,
     list_gpus,
+    probe_machine,
 )
-from rankbench.launch.site.machine import count_gpus, probe_machine
 from rankbench.matrix.catalog import CONTAINERS, Catalog, find_image, load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.own import OwnFiles

@@ -50,7 +50,7 @@ from rankbench.launch.hosts.base import (
 )
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.process.command import environment_for
-from rankbench.launch.site.cuda import find_misfits, list_gpus
+from rankbench.launch.site.machine import find_misfits, list_gpus
 from rankbench.launch_spec import SOURCE
 from rankbench.record import read_json, write_json
 from rankbench.say import say
