@@ -21,7 +21,7 @@ import numpy as np
 from rankbench.launch.hosts.base import Hosts, ThisMachine
 from rankbench.launch.job import rounds as rounds_module
 from rankbench.launch.job.attempt import Attempt
-from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.claim import read_request
 from rankbench.launch.job.rounds import Rounds
 from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.supervise import begin_record, finish
