@@ -42,7 +42,7 @@ def shown(summaries: list[Summary]) -> dict[str, tuple[Any, ...]]:
         one.id: (
             *(one.status, one.reason, one.ok, one.attempt),
             *(one.marks, one.numbers, one.disturbed),
-            one.launches.drop(columns=OF_FOLDER).to_csv(),
+            one.launches.drop(columns=OF_FOLDER).to_csv(index=False),
             [base.id for base in one.bases],
         )
         for one in summaries

@@ -164,7 +164,7 @@ def _judge_workload(
     controls = find_controls(list(timed.values()))
     rows = {
         name: row
-        for name, row in sorted(timed.items(), key=lambda one: -_rate(one[1]))
+        for name, row in sorted(timed.items(), key=lambda one: -one[1].rate)
         if name not in controls
     }
     bases = (row.speedup_base for row in timed.values() if row.speedup_base)
@@ -230,10 +230,6 @@ def _judge_workload(
 
 def _pick(rows: Mapping[str, Summary], number: str) -> dict[str, Estimate]:
     return {n: r.numbers[number] for n, r in rows.items() if number in r.numbers}
-
-
-def _rate(row: Summary) -> float:
-    return row.rate
 
 
 # --- words for a row ------------------------------------------------------------------
