@@ -201,7 +201,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         action="append",
         default=[],
     ),
-    "--margin": _row("a bracket that includes 1 is equal within this share", default=0.03),
+    "--margin": _row("a bracket of 1 is equal within this share", default=0.03),
     "--efficiency": _row("least efficiency of a sensible topology", default=0.7),
     "--details": _switch("say more than ten lines"),
     "--at": _row(
