@@ -329,7 +329,7 @@ def test_an_interrupted_run_is_shown_as_partial(tmp_path):
     layout = write(tmp_path, [SINGLE, DDP], done=3)
     _, said = say(layout)
     assert said["BEST"].startswith(
-        "cannot be told: the run is not complete (6 of 16 launches are done); "
+        "cannot be told: the run is not complete (6 of 16 launches done); "
         "measured samples/s, not judged: ddp over gloo on 2 cores 15"
     )
     assert said["NEXT"] == (
@@ -339,7 +339,7 @@ def test_an_interrupted_run_is_shown_as_partial(tmp_path):
     shutil.rmtree(ddp)
     _, said = say(layout)
     assert said["BEST"].startswith(
-        "cannot be told: the run is not complete (3 of 16 launches are done)"
+        "cannot be told: the run is not complete (3 of 16 launches done)"
     )
     assert said["NEXT"].endswith(" # continues, about 78 s")
 

@@ -303,7 +303,7 @@ def _describe_launches(
         days=sorted({r["started"][:10] for r in records if "started" in r}),
         launches=[counts[0], counts[-1]] if counts else [],
         disturbed=sum(len(row.disturbed) for row in rows),
-        repeated=sum(row.repeated for row in rows),
+        repeated=sum(row.repeated for row in planned),
         hosts=len(hosts),
         machines=sorted(kinds),
         done=sum(wanted - left for wanted, left in counts_of),
@@ -360,7 +360,9 @@ def _why_incomplete(measured: Measured) -> str | None:
         return f"{which}: the experiment or an image has changed since"
     if measured.done < measured.wanted:
         counts = f"{measured.done} of {measured.wanted}"
-        return f"the run is not complete ({counts} launches are done)"
+        left_out = measured.repeated
+        more = f", {left_out} disturbed do not count" if left_out else ""
+        return f"the run is not complete ({counts} launches done{more})"
     return None
 
 
@@ -553,7 +555,7 @@ def _doubt(summary: Summary) -> Iterator[str]:
         )
     for mark in summary.marks:
         if mark == "unchecked" and summary.cell.script is not None:
-            yield "what a script trains is not checked unless it reports its loss"
+            yield "a script is not checked unless it reports its loss by hooks.step"
         elif mark in _DOUBTS:
             yield _DOUBTS[mark]
 
