@@ -45,8 +45,8 @@ strategy:
   - zero1
   - fsdp
   - fsdp: {shard_ranks: 2}
-  - tp
   - mesh
+  - mesh: {tensor: 2}
   - pipeline
   - deepspeed: {stage: [0, 1, 2, 3]}
 model: {gpt: {layers: 4, width: 256, heads: 8}}

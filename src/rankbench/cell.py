@@ -189,7 +189,8 @@ class Cell:
             found |= found.pop("learning_rate")
         for kind, own in self.own_digests.items():
             found[f"own {kind}"] = f"{own['file']} {own['digest'][:8]}"
-        parts = (self.env, found, self.options, self.model_options, self.script or {})
+        options = name_options(self.strategy, self.options)
+        parts = (self.env, found, options, self.model_options, self.script or {})
         return {name: value for part in parts for name, value in part.items()}
 
     @property
@@ -202,7 +203,8 @@ class Cell:
         plain = {k: v for k, v in self.to_dict().items() if k not in taken}
         if isinstance(self.learning_rate, Mapping):
             plain |= plain.pop("learning_rate")
-        return plain | {**(self.script or {})} | {**self.env} | {**self.options}
+        options = name_options(self.strategy, self.options)
+        return plain | {**(self.script or {})} | {**self.env} | options
 
     def workload(self) -> str:
         """A text that is equal for cells that compete."""
@@ -347,6 +349,17 @@ def find_bases(cells: Mapping[str, Cell]) -> dict[str, tuple[str | None, str | N
     return {
         name: (first.get(cell.workload()), choose(name, cell))
         for name, cell in cells.items()
+    }
+
+
+def name_options(strategy: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a strategy, as ids, filters and people call them.
+
+    The axis `context` of the strategy `mesh` is `mesh_context`: a cell has another one.
+    """
+    return {
+        f"{strategy}_{name}" if name in Cell.__slots__ else name: value
+        for name, value in options.items()
     }
 
 

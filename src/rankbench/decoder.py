@@ -66,6 +66,8 @@ class Decoder:
             of tokens unless they are those of the head.
         norms: weights and biases of all norms.
         attention: layers x width x context.
+        again: checkpointing -> weights of the matrix products that backward repeats;
+            of selective checkpointing it is not known with experts.
         context: tokens of a sequence.
     """
 
@@ -76,6 +78,7 @@ class Decoder:
     norms: int
     attention: int
     context: int
+    again: Mapping[str, int]
 
     @property
     def parameters(self) -> int:
@@ -95,6 +98,14 @@ class Decoder:
         weights = self.blocks - self.idle + self.head
         return self.context * (6 * weights + 12 * self.attention)
 
+    def flops_again(self, checkpointing: str) -> int | None:
+        """Operations of a sequence that backward repeats; None if it is not known."""
+        if checkpointing not in self.again:
+            return None
+        # Selective checkpointing keeps the results of attention.
+        attention = 4 * self.attention if checkpointing == "full" else 0
+        return self.context * (2 * self.again[checkpointing] + attention)
+
 
 def describe_decoder(
     options: Mapping[str, Any], *, vocabulary: int, context: int
@@ -113,11 +124,22 @@ def describe_decoder(
     shared = width * (options["kv_heads"] or heads) // heads
     attention = 2 * width * width + 2 * width * shared
     rotary = "rope_theta" in options
-    mlp = (2 if options.get("mlp") == "gelu" else 3) * width * mlp_width(options)
+    matrices, matrix = (
+        2 if options.get("mlp") == "gelu" else 3,
+        width * mlp_width(options),
+    )
+    mlp = matrices * matrix
     experts = options.get("experts", 0)
     idle = experts and (experts - options["top_k"]) * mlp
+    # Nothing needs the last product of a block again, unless it is one of several.
+    again = {"full": attention + mlp - matrix}
     if experts:
+        again = {"full": attention + options["top_k"] * mlp + experts * width}
         mlp = experts * (mlp + width)  # each has a line of the router
+    else:
+        # Every second one is kept: keys, the sum of heads, and `up` of a gated MLP.
+        gated = matrix if matrices == 3 else 0
+        again["selective"] = width * shared + width * width + gated
     head = width * (options["vocabulary"] or vocabulary)
     positions = 0 if rotary else width * context
     return Decoder(
@@ -128,6 +150,7 @@ def describe_decoder(
         norms=(1 if rotary else 2) * width * (2 * layers + 1),
         attention=layers * width * context,
         context=context,
+        again={kind: layers * weights for kind, weights in again.items()},
     )
 
 

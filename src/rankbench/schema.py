@@ -430,7 +430,7 @@ _MEANT = {
     **dict.fromkeys(("distributeddataparallel", "distributed"), "ddp"),
     **dict.fromkeys(("zero", "zero2", "zero3", "fsdp2"), "fsdp"),
     **dict.fromkeys(("pp", "pipeline_parallel", "gpipe"), "pipeline"),
-    "tensor_parallel": "tp",
+    **dict.fromkeys(("tensor_parallel", "context_parallel", "tp", "cp", "ep"), "mesh"),
     "hvd": "horovod",
     **dict.fromkeys(("ib", "infiniband"), "nccl"),
     "openmpi": "mpi",

@@ -23,13 +23,9 @@ def backend_of(strategy: str) -> str:
 
 def fitting_model(strategy: str) -> dict[str, object]:
     """Fields of a small cell whose model a strategy can share out to ranks."""
-    needs = STRATEGIES[strategy].needs
-    tokens = {"data": "tokens", "context": 16, "batch_size": 8}
-    if needs["divides"] == "experts":
-        return {"model": "llama", "model_options": EXPERTS, **tokens}
-    if needs["context"]:
-        return {"model": "gpt", **tokens}
-    return {"model": "transformer" if needs["divides"] else "lenet"}
+    if STRATEGIES[strategy].needs["axes"]:
+        return {"model": "gpt", "data": "tokens", "context": 16, "batch_size": 8}
+    return {"model": "lenet"}
 
 
 def case(strategy: str, *more: object):

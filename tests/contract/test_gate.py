@@ -159,7 +159,7 @@ def test_gradients_that_few_bits_lose_are_found_by_the_trend(tmp_path):
         strategy="planted",
         topology="1x2",
         precision="bf16",
-        **fitting_model("cp"),
+        **fitting_model("mesh"),
     )
     assert (status, numbers["trend"]["dtype"]) == ("mismatch", "bfloat16")
     assert "in bfloat16, the loss after 20 steps" in str(reason)

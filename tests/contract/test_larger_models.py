@@ -21,7 +21,7 @@ SET_UP = WHOLE // RANKS + BLOCK + SMALL
     [
         # Weights and gradients of a block, both twice: gathered, and to be sent.
         pytest.param("fsdp", {}, 4, marks=pytest.mark.further),
-        ("tp", {}, 0),
+        ("mesh", {"tensor": RANKS}, 1),
         # A part and its gradients, while it is timed. The times decide who gets how
         # many blocks: a rank may get one or two more, each with its gradients.
         pytest.param("pipeline", {}, 5, marks=pytest.mark.further),

@@ -26,10 +26,7 @@ def check_same(weights: dict[str, torch.Tensor], learnt: dict[str, torch.Tensor]
 @pytest.mark.parametrize(
     ("name", "options", "copies"),
     [
-        ("tp", {"degree": 2}, 2),
-        ("mesh", {}, 2),
-        ("mesh", {"shard": 1}, 2),
-        ("mesh", {"shard": 2, "tensor": 1}, 4),
+        ("mesh", {"copy": 2}, 4),
         ("fsdp", {"shard_ranks": 2}, 4),
         ("fsdp", {"shard_ranks": 2, "reshard_after_forward": False}, 4),
         ("fsdp", {"shard_ranks": 2, "implementation": "fsdp1"}, 4),

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.contract
 
 COMPARED = [name for name in ON_CPU if name != "single"]
 GPT = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "mlp": "swiglu"}
+LLAMA = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2}
 TIED = {"layers": 1, "width": 16, "heads": 2, "tie_embeddings": True}
 
 
@@ -38,8 +39,6 @@ def arguments(strategy: str, **more: Any) -> dict[str, Any]:
         "context": 16,
         "batch_size": 8,
     }
-    if strategy == "ep":
-        usual |= {"model": "llama", "model_options": EXPERTS}
     return usual | more
 
 
@@ -58,19 +57,14 @@ def test_a_decoder_is_trained_as_by_a_single_process(name, tmp_path):
     assert judge(tmp_path, name) == "ok"
 
 
-@pytest.mark.parametrize(
-    "name", [case(name) for name in ("cp", "fsdp", "pipeline", "tp")]
-)
+@pytest.mark.parametrize("name", ["fsdp", "pipeline"])
 def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
-    require_packages(name)
-    options = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2}
-    assert judge(tmp_path, name, model="llama", model_options=options) == "ok"
+    assert judge(tmp_path, name, model="llama", model_options=LLAMA) == "ok"
 
 
-@pytest.mark.parametrize("name", [case(name) for name in ("cp", "fsdp", "pipeline")])
+@pytest.mark.parametrize("name", ["fsdp", "pipeline"])
 def test_experts_are_trained_as_by_a_single_process(name, tmp_path):
     """Also by strategies that do not share them out."""
-    require_packages(name)
     assert judge(tmp_path, name, model="llama", model_options=EXPERTS) == "ok"
 
 
@@ -79,7 +73,7 @@ def test_experts_are_trained_as_by_a_single_process(name, tmp_path):
     [
         case(name, options)
         for name in COMPARED
-        if STRATEGIES[name].needs["shared_weights"] and name != "ep"
+        if STRATEGIES[name].needs["shared_weights"] or name == "mesh"
         for options in ({}, *([{"implementation": "fsdp1"}] if name == "fsdp" else []))
     ],
 )
@@ -88,55 +82,53 @@ def test_tied_embeddings_stay_tied(name, options, tmp_path):
     assert judge(tmp_path, name, model_options=TIED, options=options) == "ok"
 
 
-@pytest.mark.parametrize("more", [{"clip_gradients": 0.5}, {"model_options": TIED}])
-def test_a_mesh_of_two_by_two_ranks(more, tmp_path):
-    assert judge(tmp_path, "mesh", topology="1x4", **more) == "ok"
-
-
-FOUR_STAGES = {"balance": "1,1,2,1"}
-MESH3D = {
-    "only layers are split": ("1x2", {"pipe": 1, "tensor": 2}),
-    "only weights are sharded": ("1x2", {"pipe": 1}),
-    "stages and layers": ("1x4", {"tensor": 2, "schedule": "zbv", **FOUR_STAGES}),
-    "stages and shards": ("1x4", {"schedule": "interleaved", **FOUR_STAGES}),
-    "stages and copies": ("1x4", {"shard": 1, "schedule": "1f1b"}),
-    "whole sequences": ("1x4", {"tensor": 2, "sequence": False}),
-    "all of them": ("1x8", {"tensor": 2}),
-}
-
-
-@pytest.mark.parametrize("corner", MESH3D)
-def test_a_mesh_of_three_dimensions(corner, tmp_path):
-    topology, options = MESH3D[corner]
-    more = {"topology": topology, "options": options, "clip_gradients": 0.5}
-    assert judge(tmp_path, "mesh3d", **more) == "ok"
-
-
-def test_context_parallel_groups_beside_each_other(tmp_path):
-    """Two by two ranks."""
-    more = {"topology": "1x4", "options": {"degree": 2, "accumulation": 2}}
-    assert judge(tmp_path, "cp", **more) == "ok"
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"checkpointing": "full", "options": {"degree": 2, "accumulation": 2}},
-        {"clip_gradients": 0.5, "options": {"degree": 2}},
+FOUR_STAGES = {"pipe": 2, "microbatches": 4, "balance": "1,1,2,1"}
+LEARNED = {**EXPERTS, "routing": "learned"}
+# Axes -> topology, their sizes and other options, fields of the cell.
+MESHES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "tensor": ("1x2", {"tensor": 2, "microbatches": 2}, {"model": "llama"}),
+    "copy": ("1x2", {"copy": 2}, {}),
+    "pipe": ("1x2", {"pipe": 2, "microbatches": 4}, {"checkpointing": "full"}),
+    "context": ("1x2", {"context": 2, "microbatches": 2}, {"checkpointing": "full"}),
+    # With fewer heads of keys and values than ranks.
+    "context, gathered": ("1x4", {"context": 4}, {"model": "llama"}),
+    "expert": ("1x2", {"expert": 2}, {"checkpointing": "selective"}),
+    "expert, learned": ("1x2", {"expert": 2}, {"model_options": LEARNED}),
+    "expert, idle": (
+        "1x4",
+        {"expert": 4},
         # Some experts get no tokens.
         {
-            "model_options": {**EXPERTS, "experts": 64, "top_k": 1},
+            "model_options": {**LEARNED, "experts": 64, "top_k": 1},
             "context": 2,
             "batch_size": 2,
         },
-    ],
-)
-def test_experts_on_four_ranks(more, tmp_path):
-    assert judge(tmp_path, "ep", topology="1x4", **more) == "ok"
+    ),
+    "shard tensor, tied": ("1x4", {"tensor": 2}, {"model_options": TIED}),
+    "shard tensor": ("1x4", {"tensor": 2}, {"checkpointing": "selective"}),
+    "context tensor": ("1x4", {"context": 2, "tensor": 2}, {}),
+    "pipe tensor": ("1x4", {**FOUR_STAGES, "tensor": 2, "schedule": "zbv"}, {}),
+    "pipe shard": ("1x4", {**FOUR_STAGES, "schedule": "interleaved"}, {}),
+    "pipe context": ("1x4", {"pipe": 2, "context": 2, "microbatches": 2}, {}),
+    "copy expert": ("1x4", {"copy": 2, "expert": 2}, {}),
+    "tensor expert": ("1x4", {"tensor": 2, "expert": 4}, {}),
+    "pipe shard tensor": ("1x8", {"pipe": 2, "tensor": 2, "microbatches": 2}, {}),
+}
 
 
-# Error -> strategy, file, the right line, and a wrong one.
-ERRORS = {
+@pytest.mark.parametrize("axes", MESHES)
+def test_a_mesh_trains_as_a_single_process(axes, tmp_path):
+    topology, options, more = MESHES[axes]
+    if more.get("model") == "llama":
+        more = {"model_options": LLAMA, **more}
+    elif "expert" in axes:
+        more = {"model": "llama", "model_options": EXPERTS, **more}
+    more = {**more, "topology": topology, "options": options, "clip_gradients": 0.5}
+    assert judge(tmp_path, "mesh", **more) == "ok"
+
+
+# Error -> strategy or axes of a mesh, file, the right line, and a wrong one.
+ERRORS: dict[str, tuple[str | dict[str, int], str, str, str]] = {
     "the loss is scaled by the number of ranks": (
         "ddp",
         "ddp.py",
@@ -150,46 +142,64 @@ ERRORS = {
         "        loss = self.compute_loss(self.model, (part[0], part[1].roll(1, 1)))\n",
     ),
     "positions begin anew on each rank": (
-        "cp",
-        "cp.py",
-        " + self.world.rank % self.degree * len(places[0])",
+        {"context": 2},
+        "_axes.py",
+        " + self.context.place * len(places)",
         "",
     ),
-    "the loss is scaled by the size of a mesh": (
-        "mesh",
-        "single.py",
-        "        self.backward(loss)\n",
-        "        self.backward(loss * self.world.size)\n",
+    "gradients are added up over context twice": (
+        {"context": 2},
+        "mesh.py",
+        "            self.backward(loss)\n",
+        "            self.backward(loss * self.axes['context'].size)\n",
+    ),
+    "a shard is drawn with a seed of its own": (
+        {"shard": 4},
+        "../models/_blueprint.py",
+        "_seed_of(self._seed, number, block))",
+        "_seed_of(self._seed, number, block) + begin)",
+    ),
+    "keys of another head are taken": (
+        {"context": 4},
+        "_axes.py",
+        "own = axis.place // (axis.size // few)\n",
+        "own = axis.place % few\n",
     ),
     "a token is sent to the wrong expert": (
-        "ep",
-        "ep.py",
-        "            for i, mlp in enumerate(experts.values())\n",
-        "            for i, mlp in enumerate(reversed(experts.values()))\n",
+        {"expert": 2},
+        "_axes.py",
+        "for i in range(few) for part in parts[i::few]",
+        "for i in reversed(range(few)) for part in parts[i::few]",
     ),
-    "gradients of experts are not averaged": (
-        "ep",
-        "ep.py",
-        "gradient /= self.world.size",
-        "gradient /= 1",
+    "gradients of experts are averaged over those who send": (
+        {"expert": 2},
+        "_axes.py",
+        "factor = self.tensor.size / self.expert.size\n",
+        "factor = 1.0\n",
     ),
     "gradients of norms are not added up": (
-        "tp",
-        "_split_layers.py",
-        "        if partly := self._partly_learnt():\n",
-        "        if partly := []:\n",
+        {"tensor": 2},
+        "_axes.py",
+        '("same",), ("sum",)',
+        '("same",), ("same",)',
+    ),
+    "the loss knows a rank's words alone": (
+        {"tensor": 2},
+        "_axes.py",
+        "_sum(sums, axis.group)",
+        "sums",
+    ),
+    "micro-batches are weighed by the size of a mesh": (
+        {"pipe": 2, "microbatches": 4},
+        "mesh.py",
+        "both, *self._loss) / self.count\n",
+        "both, *self._loss) / self.world.size\n",
     ),
     "gradients of other stages are not clipped along": (
         "pipeline",
         "pipeline.py",
         "clip(self.optimizer, max_norm, self.group)\n",
         "clip(self.optimizer, max_norm)\n",
-    ),
-    "micro-batches are weighed by the size of a mesh": (
-        "mesh3d",
-        "pipeline.py",
-        "(output, labels)) / self.count\n",
-        "(output, labels)) / self.world.size\n",
     ),
 }
 
@@ -201,7 +211,12 @@ def test_an_error_is_found(error, tmp_path):
     path = code / "rankbench/rank/strategies" / file
     assert path.read_text().count(right) == 1
     path.write_text(path.read_text().replace(right, wrong))
-    more = {"clip_gradients": 0.5} if "clipped" in error else {}
+    more: dict[str, Any] = {"clip_gradients": 0.5} if "clipped" in error else {}
+    if isinstance(strategy, dict):
+        more |= {"topology": "1x4", "options": strategy}
+        if "expert" in strategy:
+            more |= {"model": "llama", "model_options": EXPERTS}
+        strategy = "mesh"
     assert judge(tmp_path, strategy, code=code, **more) == "mismatch"
 
 
@@ -223,8 +238,13 @@ def test_embeddings_that_a_strategy_unties_are_found(tmp_path):
     [
         ("ddp", {}),
         ("pipeline", {}),
-        ("ep", {}),
-        ("mesh3d", {"topology": "1x4", "options": {"tensor": 2}}),
+        (
+            "mesh",
+            {
+                "topology": "1x4",
+                "options": {"pipe": 2, "tensor": 2, "microbatches": 2},
+            },
+        ),
     ],
 )
 def test_a_launch_measures_tokens(name, more, tmp_path):
@@ -250,11 +270,13 @@ def test_a_launch_measures_tokens(name, more, tmp_path):
 
 def test_a_launch_notes_how_many_tokens_each_expert_gets(tmp_path):
     """Of every token its two experts, on each rank, in every pass."""
-    more = {"steps": 4, "epochs": None, "warmup": 2}
-    for name in ("ep", "single"):
-        cell = arguments("ep", **more)
+    more: dict[str, Any] = {"steps": 4, "epochs": None, "warmup": 2}
+    more |= {"model": "llama", "model_options": LEARNED}
+    for name in ("mesh", "single"):
+        cell = arguments("mesh", **more, options={"expert": 2})
         if name == "single":
             cell |= {"strategy": name, "backend": "none", "topology": "1x1"}
+            del cell["options"]
         for report in run_ranks(tmp_path / name, "measure", **cell):
             routed = report["rank"]["details"]["routed"]
             assert [*routed] == ["block1.mlp.experts", "block2.mlp.experts"]

@@ -214,7 +214,7 @@ class Row:
         ]
 
 
-MESH = "{mesh: {tensor: 1}}"
+MESH = "mesh"
 ROWS = (
     Row("single, compiled", compile=True),
     Row("single"),
@@ -369,11 +369,11 @@ def _train(part: Part, row: Row) -> Found:
 GATES: tuple[tuple[str, Mapping[str, Any], int], ...] = (
     ("fsdp", {}, 2),
     ("mesh", {"tensor": 2, "shard": 2}, 4),
-    ("mesh3d", {"pipe": 2, "tensor": 2, "schedule": "1f1b"}, 4),
-    ("mesh3d", {"pipe": 2, "shard": 2, "schedule": "1f1b"}, 4),
-    ("tp", {}, 2),
-    ("cp", {}, 2),
-    ("ep", {}, 2),
+    ("mesh", {"pipe": 2, "tensor": 2, "microbatches": 2}, 4),
+    ("mesh", {"pipe": 2, "shard": 2, "microbatches": 2}, 4),
+    ("mesh", {"tensor": 2}, 2),
+    ("mesh", {"context": 2}, 2),
+    ("mesh", {"expert": 2}, 2),
     ("pipeline", {"schedule": "1f1b"}, 2),
     ("pipeline", {"schedule": "zbv"}, 2),
     ("local_sgd", {"period": 2}, 2),
@@ -414,7 +414,7 @@ def gates(part: Part) -> None:
         elif part.has_time(name, 20):
             with part.trying(name), tempfile.TemporaryDirectory() as folder:
                 begun = time.monotonic()
-                experts = {"experts": 4} if strategy == "ep" else {}
+                experts = {"experts": 4} if "expert" in options else {}
                 needs = facts[strategy].needs
                 shared = part.backend in needs["backends"]
                 status, reason, numbers = run_gate(

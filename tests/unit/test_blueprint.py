@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rankbench.rank import models
-from rankbench.rank.models import Blueprint
+from rankbench.rank.models import Blueprint, _blueprint
 
 pytestmark = pytest.mark.unit
 
@@ -25,10 +28,10 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def build_really(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build()
+def build_whole(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    drawn = Blueprint(build, seed=seed)
+    drawn.load(drawn.model, CPU)
+    return drawn.model
 
 
 def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -49,14 +52,56 @@ def check_equal(model: nn.Module, expected: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_loaded_model_is_the_one_that_is_built(name):
+def test_a_loaded_model_is_like_the_one_that_is_built(name):
+    """Its random numbers are others, of the same distributions."""
     before = torch.get_rng_state()
     drawn = Blueprint(BUILDERS[name], seed=3)
     assert drawn.reason is None
     assert all(value.is_meta for value in tensors(drawn.model).values())
     drawn.load(drawn.model, CPU)
     assert torch.equal(torch.get_rng_state(), before)
-    check_equal(drawn.model, build_really(BUILDERS[name], 3))
+    expected = tensors(BUILDERS[name]())
+    for key, value in tensors(drawn.model).items():
+        like = expected[key]
+        assert (value.dtype, value.stride()) == (like.dtype, like.stride())
+        if value.numel() > 1000:
+            assert float(value.std()) == pytest.approx(float(like.std()), rel=0.1)
+        elif like.unique().numel() == 1:
+            assert torch.equal(value, like), key
+    assert not same(drawn.model, build_whole(BUILDERS[name], 4))
+
+
+def same(model: nn.Module, other: nn.Module) -> bool:
+    others = tensors(other)
+    return all(torch.equal(value, others[key]) for key, value in tensors(model).items())
+
+
+def test_a_shard_is_a_part_of_what_is_drawn_as_a_whole(monkeypatch):
+    """However weights are shared out, over several seeds of a weight, too."""
+    monkeypatch.setattr(_blueprint, "_OF_A_SEED", 40)
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(10, 12), nn.Embedding(7, 8))
+
+    whole = tensors(build_whole(build, 1))
+    # The last of two by three ranks, which has less than others.
+    distributed.init_process_group("fake", store=FakeStore(), rank=5, world_size=6)
+    try:
+        mesh = init_device_mesh("cpu", (2, 3))
+        for placements in ((Shard(0), Shard(1)), (Replicate(), Shard(0))):
+            drawn = Blueprint(build, seed=1)
+            for module in drawn.model:
+                weight = module.weight.detach()
+                module.weight = nn.Parameter(
+                    distribute_tensor(weight, mesh, placements)
+                )
+            drawn.load(drawn.model, CPU)
+            for key, value in drawn.model.named_parameters():
+                if key.endswith("weight"):
+                    wanted = _blueprint.shard_of(whole[key], value)
+                    assert torch.equal(value.to_local(), wanted), key
+    finally:
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -67,7 +112,7 @@ def test_parts_may_be_loaded_in_any_order_and_again(name):
         if name != "tied":
             part.to("meta")
         drawn.load(part, CPU)
-    check_equal(drawn.model, build_really(BUILDERS[name], 3))
+    check_equal(drawn.model, build_whole(BUILDERS[name], 3))
 
 
 def test_a_model_may_be_changed_before_it_is_loaded():
@@ -75,7 +120,7 @@ def test_a_model_may_be_changed_before_it_is_loaded():
     drawn.model.to(torch.float64)
     drawn.model.to(memory_format=torch.channels_last)
     drawn.load(drawn.model, CPU)
-    expected = build_really(BUILDERS["resnet18"], 3).to(torch.float64)
+    expected = build_whole(BUILDERS["resnet18"], 3).to(torch.float64)
     check_equal(drawn.model, expected.to(memory_format=torch.channels_last))
 
 
@@ -105,7 +150,7 @@ def test_values_may_come_from_anywhere():
     drawn = Blueprint(Varied, seed=5)
     assert drawn.reason is None
     drawn.load(drawn.model, CPU)
-    check_equal(drawn.model, build_really(Varied, 5))
+    check_equal(drawn.model, build_whole(Varied, 5))
 
 
 def read_a_value() -> nn.Module:
@@ -141,7 +186,7 @@ def test_what_cannot_be_built_on_meta_is_built_as_a_whole(build, said):
     assert drawn.reason is not None
     assert said in drawn.reason
     drawn.load(drawn.model, CPU)
-    check_equal(drawn.model, build_really(build, 3))
+    check_equal(drawn.model, build_whole(build, 3))
 
 
 def test_errors_of_the_model_itself_are_not_hidden():

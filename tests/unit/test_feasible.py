@@ -64,7 +64,10 @@ def cell_of(text: str) -> Cell:
     fields = {key: value for key, value in given.items() if key in Cell.__slots__}
     model = catalog_with(fields).models[fields.get("model", "convnet")]
     known = model.get("options", {}).keys() & given.keys()
-    options = {key: given[key] for key in given.keys() - fields.keys() - known}
+    options = {
+        key.removeprefix(f"{strategy}_"): given[key]
+        for key in given.keys() - fields.keys() - known
+    }
     of_model = {key: given[key] for key in known}
     return make_cell(
         strategy=strategy, options=options, model_options=of_model, **fields

@@ -170,7 +170,7 @@ def test_normalisation_does_not_depend_on_who_sees_which_sample():
         ("pipeline", {"virtual_stages": 2, "balance": "measured"}, 4, 8),
         ("pipeline", {"balance": "measured"}, 64, 32),
         ("pipeline", {"balance": "20,15"}, 2, 32),
-        ("mesh3d", {"pipe": 4, "tensor": 2, "virtual_stages": 1}, 8, 4),
+        ("mesh", {"pipe": 4, "tensor": 2, "virtual_stages": 1}, 8, 4),
     ],
 )
 def test_a_decoder_is_checked_with_few_layers_of_a_narrow_width(
@@ -197,7 +197,13 @@ def test_a_decoder_is_checked_with_few_layers_of_a_narrow_width(
 
 def test_what_ranks_share_remains_a_multiple_of_their_number():
     given = {"width": 768, "heads": 12, "kv_heads": 6, "mlp_width": 3072}
-    cell = make_cell(strategy="tp", model="llama", model_options=given, data="tokens")
+    cell = make_cell(
+        strategy="mesh",
+        options={"pipe": 1, "tensor": 6},
+        model="llama",
+        model_options=given,
+        data="tokens",
+    )
     small = shrink(cell, shape_of_64(6, ranks=6))
     chosen = {"width": 48, "mlp_width": 48, "vocabulary": 516}
     assert small.model_options.items() >= chosen.items()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from rankbench.rank import models, torchvision_ops
-from rankbench.rank.models import emulated, lstm, pyramidnet, transformer
+from rankbench.rank.models import _experts, emulated, lstm, pyramidnet, transformer
 from rankbench.rank.models.gpt import Attention
 from rankbench.rank.torchvision_ops import import_torchvision
 
@@ -199,3 +199,26 @@ def test_keys_are_repeated_where_gpus_have_no_kernel_for_few_of_them(
     few = dtype == torch.bfloat16
     assert seen == [([6, 2, 2] if few else [6, 6, 6], few)]
     torch.testing.assert_close(found, expected)
+
+
+def test_experts_in_groups_compute_as_one_by_one(monkeypatch):
+    """On GPUs whose tensor cores multiply in groups; a CPU can do so, too."""
+    torch.manual_seed(0)
+    experts = _experts.Experts(16, 32, 4).to(torch.bfloat16)
+    for weight in experts.parameters():
+        nn.init.normal_(weight, std=0.3)
+    rows, sizes = torch.randn(11, 16, dtype=torch.bfloat16), [3, 0, 7, 1]
+    expected = experts.run(rows, sizes)
+    monkeypatch.setattr(_experts, "multiplies_in_groups", lambda _: True)
+    torch.testing.assert_close(experts.run(rows, sizes), expected, rtol=0.02, atol=0.02)
+
+
+def test_balanced_tokens_take_experts_in_turn():
+    mixture = _experts.Mixture(8, 8, 4, 2, balanced=True)
+    for weight in mixture.parameters():
+        nn.init.normal_(weight)
+    seen = []
+    mixture.experts.run = lambda rows, sizes: seen.append(sizes) or rows
+    mixture(torch.randn(2, 5, 8))
+    assert seen == [[5, 5, 5, 5]]
+    assert mixture.experts.evenly(6) == [2, 2, 1, 1]

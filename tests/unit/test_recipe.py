@@ -6,11 +6,13 @@ import copy
 import dataclasses
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from factories import make_cell
@@ -21,7 +23,6 @@ from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
 from rankbench.rank.training.recipe import (
-    compile_blocks,
     make_loss,
     optimizer_maker,
     prepare_model,
@@ -143,10 +144,11 @@ def test_training_is_the_same_with(option):
 SIZES = {"vocabulary": 11, "context": 6}
 
 
-def decoder(checkpointing: str) -> nn.Module:
+def decoder(checkpointing: str, compiler: Any = None) -> nn.Module:
     """A decoder of 3 layers; its embedding, norm and head are no blocks."""
     model = models.build("gpt", **SIZES, seed=0, options={"layers": 3, "width": 16})
-    return prepare_model(model, make_cell(checkpointing=checkpointing))
+    cell = make_cell(checkpointing=checkpointing, compile=compiler is not None)
+    return prepare_model(model, cell, compiler=compiler)
 
 
 def test_checkpointing_computes_as_much_again_as_it_says():
@@ -170,15 +172,50 @@ def test_checkpointing_computes_as_much_again_as_it_says():
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 def test_all_blocks_are_one_graph(checkpointing):
     torch._dynamo.reset()
-    model, graphs = decoder(checkpointing), []
+    graphs = []
 
     def keep(graph, _inputs):
         graphs.append(graph)
         return graph.forward
 
-    compile_blocks(model, keep)
+    model = decoder(checkpointing, keep)
     model(models.example_inputs(SIZES, 2)).sum().backward()
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("axis", ["shard", "tensor", "context"])
+def test_all_blocks_of_a_mesh_are_one_graph(axis, checkpointing):
+    """Here no other rank answers. (FSDP gathers experts within a block.)"""
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    rules = find_strategy("mesh").options
+    options = {name: rule["default"] for name, rule in rules.items()} | {axis: 2}
+    model = {"layers": 3, "width": 16, "heads": 2}
+    tokens = {"vocabulary": 12, "context": 8}
+    blueprint = models.Blueprint(
+        lambda: models.build("llama", options=model, **tokens), seed=0
+    )
+    cell = make_cell(
+        strategy="mesh", options=options, compile=True, checkpointing=checkpointing
+    )
+    world = dataclasses.replace(WORLD, size=2)
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        trained = set_up_strategy(
+            cell, world, blueprint, replica_ranks=1, compiler=keep
+        )
+        ids = torch.zeros(2, 8, dtype=torch.int64)
+        trained.step((ids, ids), lambda phase: None)
+    finally:
+        destroy_process_group()
+    # And the loss is another one.
+    assert len(graphs) == 2
 
 
 def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own():
@@ -277,7 +314,6 @@ def test_a_strategy_that_casts_weights_has_no_autocast(name, tmp_path):
         block.register_forward_pre_hook(look)
     declared = find_strategy(name).options
     options = {key: rule["default"] for key, rule in declared.items()}
-    options |= {"tensor": 1} if name == "mesh" else {}
     cell = make_cell(strategy=name, precision="bf16", options=options)
     store = f"file://{tmp_path}/store"
     init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -285,8 +321,9 @@ def test_a_strategy_that_casts_weights_has_no_autocast(name, tmp_path):
         trained = set_up_strategy(cell, WORLD, blueprint, replica_ranks=1)
         ids = torch.zeros(2, 6, dtype=torch.int64)
         loss = trained.step((ids, ids), lambda phase: None)
+        weights = trained.state_dict()
     finally:
         destroy_process_group()
     assert seen == {(False, torch.bfloat16, torch.bfloat16)}
     assert loss.dtype == torch.float32
-    assert {value.dtype for value in trained.state_dict().values()} == {torch.float32}
+    assert {value.dtype for value in weights.values()} == {torch.float32}

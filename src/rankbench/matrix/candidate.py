@@ -69,9 +69,7 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     replica_ranks = facts.needs["replica_ranks"]
     if isinstance(replica_ranks, list):
         replica_ranks = math.prod(cell.options[name] for name in replica_ranks)
-    elif isinstance(replica_ranks, str) and replica_ranks != "all":
-        replica_ranks = cell.options[replica_ranks] or "all"
-    if replica_ranks == "all":
+    elif replica_ranks == "all":
         replica_ranks = ranks
     replicas = {
         "one": 1,

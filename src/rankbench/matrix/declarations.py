@@ -26,16 +26,13 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "ranks": "device",
     # Number of model replicas: one, one per rank, or one per device.
     "replicas": "rank",
-    # Number of ranks that share a replica: a number, "all", the name of the option that
-    # gives it (0: all), or options whose product it is: ["pipe", "tensor"].
+    # Number of ranks that share a replica: a number, "all", or options whose product it
+    # is: ["pipe", "tensor"].
     "replica_ranks": 1,
-    # Names of options whose product must divide the number of ranks (0: all others).
-    "group_ranks": [],
-    # What ranks share, and must divide: those of a replica heads, or layers; those of a
-    # group (option `degree`) experts.
-    "divides": None,
-    # Whether the ranks of a replica share the context of a decoder.
-    "context": False,
+    # Name of an option whose value must divide the number of ranks (0: all).
+    "group_ranks": None,
+    # Names of options whose product is the number of ranks (0: all that is left).
+    "axes": [],
     # File in rank/world that joins the processes.
     "runtime": "process_group",
     # Backends that work; empty if the processes do not communicate.
@@ -49,6 +46,9 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "packages": [],
     # Precisions that work.
     "precisions": ["fp32", "tf32", "bf16"],
+    # Of these, those in which a library multiplies, adds or sends in other dtypes than
+    # other strategies do; such rows are marked `other-arithmetic`.
+    "other_arithmetic": [],
     # Kind of a device -> first version of torch in which it works there.
     "torch": {},
     # Whether it can train blocks that torch.compile has compiled.
@@ -90,9 +90,6 @@ MODEL_DEFAULTS: dict[str, Any] = {
     "channels": None,
     # Whether the model normalises over the batch of a forward.
     "batch_statistics": False,
-    # Number of attention heads, which cannot be split; 0 if it has none; or a list of
-    # options, of which the first that is not 0 gives it.
-    "heads": 0,
     # Pairs of options: the first must be a multiple of the second, if that is not 0.
     "multiples": [],
     # Whether its options are those of `rankbench.decoder`, which knows its size.

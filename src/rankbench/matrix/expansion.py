@@ -6,7 +6,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rankbench.cell import LONGEST_ID, OF_QUEUE, Cell, safe_name, spell_value
+from rankbench.cell import (
+    LONGEST_ID,
+    OF_QUEUE,
+    Cell,
+    name_options,
+    safe_name,
+    spell_value,
+)
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
 from rankbench.matrix.own import OwnFiles, name_library
@@ -138,7 +145,9 @@ def _cell_id(
             parts.append(f"{PRESET}={preset}")
             usual |= values
             break
-    for option, value in {**chosen["options"], **chosen["model_options"]}.items():
+    usual = name_options(chosen["strategy"], usual)
+    of_strategy = name_options(chosen["strategy"], chosen["options"])
+    for option, value in {**of_strategy, **chosen["model_options"]}.items():
         if value != usual.get(option):
             parts.append(f"{option}={spell_value(value)}")
     for key, rule in schema["properties"].items():

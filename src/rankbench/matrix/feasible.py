@@ -40,6 +40,8 @@ def marks_of(candidate: Candidate) -> list[str]:
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
+    if cell.precision in facts.needs["other_arithmetic"]:
+        marks.append("other-arithmetic")
     if model["emulated"]:
         marks.append("emulated")
     if facts.on_meta and not model["on_meta"]:

@@ -64,7 +64,8 @@ def _parts_of_model(c: Candidate) -> str | None:
             f"{name} is none"
         )
     options, shares = c.cell.model_options, needs["shares"]
-    if shares and options.get(shares) and not c.facts.needs["shared_weights"]:
+    cut = not c.facts.needs["shared_weights"] and c.cell.options.get("pipe") != 1
+    if shares and options.get(shares) and cut:
         return (
             f"{c.cell.strategy} splits the model, and with {shares} parts of {name} "
             "share a weight"
@@ -79,7 +80,7 @@ def _parts_of_model(c: Candidate) -> str | None:
 def _stages(c: Candidate) -> str | None:
     """Stages of equal length, unless the user says how many parts each has."""
     needs, options = c.facts.needs, c.cell.options
-    if not needs["sequential"] or (needs["divides"] and "pipe" not in options):
+    if not needs["sequential"]:
         return None
     layers = c.cell.model_options.get("layers")
     if not c.catalog.models[c.cell.model]["decoder"] or layers is None:
@@ -94,66 +95,86 @@ def _stages(c: Candidate) -> str | None:
     return None
 
 
-def _ranks_of_replica(c: Candidate) -> str | None:
-    ranks, replica, needs = c.shape.ranks, c.shape.replica_ranks, c.facts.needs
-    chosen = {name: c.cell.options[name] for name in needs["group_ranks"]}
-    chosen = {name: number for name, number in chosen.items() if number}
-    if ranks % math.prod(chosen.values()):
-        named = " x ".join(f"{name} {number}" for name, number in chosen.items())
-        return _does_not_divide(c, named)
-    if ranks % replica:
-        return _does_not_divide(c, f"{needs['replica_ranks']} {replica}")
+def _groups(c: Candidate) -> str | None:
+    option = c.facts.needs["group_ranks"]
+    if option and c.shape.ranks % (c.cell.options[option] or 1):
+        return (
+            f"{option} {c.cell.options[option]} does not divide the {c.shape.ranks} "
+            f"ranks of {c.cell.topology}"
+        )
     return None
 
 
-def _does_not_divide(c: Candidate, named: str) -> str:
-    return f"{named} does not divide the {c.shape.ranks} ranks of {c.cell.topology}"
-
-
-def _shares(c: Candidate) -> str | None:
-    """Ranks of a replica have equal parts of what they share."""
-    needs, name = c.facts.needs, c.cell.model
-    ranks = c.shape.replica_ranks // c.cell.options.get("pipe", 1)
-    if needs["divides"] not in ("heads", "layers"):
+def _axes(c: Candidate) -> str | None:
+    """Ranks along all axes are those of the topology, and have equal shares."""
+    axes, ranks = c.facts.needs["axes"], c.shape.ranks
+    if not axes:
         return None
-    model, data = c.catalog.models[name], c.catalog.data[c.cell.data]
-    options, heads = c.cell.model_options, model["heads"]
-    if isinstance(heads, list):
-        heads = next((options[key] for key in heads if options.get(key)), 0)
-    if not heads:
-        return f"{c.cell.strategy} shares heads out to ranks; {name} has none"
-    parts = {f"heads of {name}": heads}
-    tokens = c.cell.context or data.get("context", 0)
-    if needs["context"]:
-        parts["tokens of a context"] = tokens
-    if needs["divides"] == "layers" and model["decoder"]:
-        words = options["vocabulary"] or data.get("vocabulary", 0)
-        parts["hidden values of the MLP"] = mlp_width(options)
-        parts["words (vocabulary)"] = words
-        if c.cell.options["sequence"]:
-            parts["tokens (context), unless with sequence: false"] = tokens
-    for part, count in parts.items():
-        if count % ranks:
-            return f"{ranks} ranks cannot share the {count} {part}"
+    sizes = {axis: c.cell.options[axis] for axis in axes}
+    product = math.prod(size for size in sizes.values() if size)
+    named = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
+    if ranks % product:
+        return (
+            f"{named} does not divide the {ranks} ranks of {c.cell.topology}: take "
+            "smaller axes, or a topology of a multiple of their product"
+        )
+    if sizes["shard"] and product != ranks:
+        return (
+            f"{named or 'all axes 1'} makes {product} ranks, and {c.cell.topology} has "
+            f"{ranks}: shard: 0 takes all that is left"
+        )
+    pipe, tensor, context = (sizes[axis] for axis in ("pipe", "tensor", "context"))
+    expert, among = c.cell.options["expert"], ranks // pipe // sizes["copy"]
+    if among % expert:
+        return (
+            f"expert {expert} does not divide the {among} ranks of a copy "
+            "(shard x context x tensor)"
+        )
+    if tensor == context == expert == 1:
+        return None
+    name, data = c.cell.model, c.catalog.data[c.cell.data]
+    options = c.cell.model_options
+    if not c.catalog.models[name]["decoder"]:
+        axis = "tensor" if tensor > 1 else "context" if context > 1 else "expert"
+        return (
+            f"{axis} {c.cell.options[axis]} splits decoders of tokens, and {name} is "
+            f"none: take {axis}: 1, or gpt or llama"
+        )
+    experts = options.get("experts", 0)
+    if expert > 1 and not experts:
+        return f"expert {expert} shares out experts; {name} has none: take expert: 1"
+    heads = options["heads"]
+    few, tokens = options["kv_heads"] or heads, c.cell.context or data.get("context", 0)
+    words = options["vocabulary"] or data.get("vocabulary", 0)
+    own, inner = max(1, few // tensor), 1 if experts else mlp_width(options)
+    shares = [
+        ("tensor", tensor, few, f"heads of keys and values of {name} (kv_heads)"),
+        ("tensor x context", tensor * context, heads, f"heads of {name} (heads)"),
+        ("tensor", tensor if not experts else 1, inner, "hidden values of the MLP"),
+        ("tensor", tensor, words, "words (vocabulary)"),
+        ("tensor x context", tensor * context, tokens, "tokens (context)"),
+        ("expert", expert, experts, f"experts of {name} (experts)"),
+    ]
+    for axis, size, count, what in shares:
+        if count % size:
+            return (
+                f"{axis} {size} does not divide the {count} {what}: take a divisor, "
+                "and other ranks along shard"
+            )
+    if max(own, context) % min(own, context):
+        return (
+            f"context {context} is neither a divisor nor a multiple of the {own} heads "
+            f"of keys and values of {name} that each rank along tensor has"
+        )
     return None
 
 
 def _experts(c: Candidate) -> str | None:
-    """A token has enough experts, and ranks of a group have equally many."""
-    strategy, name = c.cell.strategy, c.cell.model
-    shares, options = c.facts.needs["divides"], c.cell.model_options
-    decoder = c.catalog.models[name]["decoder"]
-    experts = options.get("experts", 0) if decoder else 0
-    if not experts:
-        lacks = f"{strategy} shares experts out to ranks; {name} has none"
-        return lacks if shares == "experts" else None
-    if experts < options["top_k"]:
+    """A token has enough experts."""
+    name, options = c.cell.model, c.cell.model_options
+    experts = options.get("experts", 0) if c.catalog.models[name]["decoder"] else 0
+    if experts and experts < options["top_k"]:
         return f"top_k {options['top_k']} of {name} is more than its {experts} experts"
-    if shares == "layers":
-        return f"{strategy} splits one MLP per block; {name} has {experts} experts"
-    ranks = c.cell.options["degree"] or c.shape.ranks if shares == "experts" else 1
-    if experts % ranks:
-        return f"{ranks} ranks cannot share the {experts} experts of {name}"
     return None
 
 
@@ -170,8 +191,6 @@ def _model_and_data(c: Candidate) -> str | None:
     holds = "tokens" if "vocabulary" in data else "images"
     if needs["inputs"] != holds:
         return f"{c.cell.model} takes {needs['inputs']}; {c.cell.data} holds {holds}"
-    if c.facts.needs["context"] and not needs["decoder"]:
-        return f"{c.cell.strategy} splits the tokens of decoders, not {c.cell.model}"
     if holds == "tokens":
         return _tokens(c, data)
     if c.cell.context is not None:
@@ -306,15 +325,24 @@ def _float8(c: Candidate) -> str | None:
     name, model = c.cell.model, c.catalog.models[c.cell.model]
     if model["inputs"] != "tokens":
         return f"fp8 is for language models; {name} takes {model['inputs']}"
-    context = c.cell.context or c.catalog.data[c.cell.data]["context"]
-    tokens = c.shape.rank_batch * context // c.shape.replica_ranks
-    sides = {"tokens of a forward": tokens // c.cell.options.get("accumulation", 1)}
+    if not c.cell.compile:
+        return (
+            "fp8 without compile takes longer than bf16: compile: true fuses its casts"
+        )
+    of_strategy, options = c.cell.options, c.cell.model_options
+    parts = of_strategy.get("accumulation") or of_strategy.get("microbatches", 1)
+    tensor, context = (of_strategy.get(axis, 1) for axis in ("tensor", "context"))
+    tokens = c.cell.context or c.catalog.data[c.cell.data]["context"]
+    tokens = c.shape.rank_batch * tokens // context // parts
+    sides = {"tokens of a forward": tokens}
     if model["decoder"]:
-        options = c.cell.model_options
         if options.get("experts"):
             return f"fp8 needs multiples of 16, unlike rows of an expert of {name}"
-        sides["values of a token (width)"] = options["width"]
-        sides["hidden values of the MLP"] = mlp_width(options)
+        few = options["kv_heads"] or options["heads"]
+        shared = options["width"] // options["heads"] * few
+        sides["values of a token (width) of a rank"] = options["width"] // tensor
+        sides["values of keys of a rank"] = shared // tensor
+        sides["hidden values of the MLP of a rank"] = mlp_width(options) // tensor
     for side, count in sides.items():
         if count % 16:
             return f"fp8 needs multiples of 16, not {count} {side}"
@@ -343,8 +371,8 @@ RULES = (
     _devices_of_strategy,
     _parts_of_model,
     _stages,
-    _ranks_of_replica,
-    _shares,
+    _groups,
+    _axes,
     _experts,
     _conditions,
     _model_and_data,

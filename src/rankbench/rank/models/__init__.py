@@ -21,8 +21,11 @@ from rankbench import decoder
 from rankbench.rank import variants
 from rankbench.rank.models._blueprint import Blueprint as Blueprint
 from rankbench.rank.models._experts import Experts as Experts
+from rankbench.rank.models._experts import describe_experts
 from rankbench.rank.models._experts import expect_balance as expect_balance
 from rankbench.rank.models._experts import routed_rows as routed_rows
+from rankbench.rank.models._replaced import Replaced as Replaced
+from rankbench.rank.models._replaced import become as become
 
 # Two samples to count operations with, because batch normalisation rejects a single
 # sample of one pixel.
@@ -165,7 +168,8 @@ def describe_model(
         parameters (number), parameter_bytes (in float32: the volume that data
         parallelism averages in each step), flops_per_sample (forward and backward of
         one sample, which is an image or a sequence), and of a decoder
-        flops_by_formula (the same by `rankbench.decoder`). As in
+        flops_by_formula and, by checkpointing, flops_again (the same, and what backward
+        repeats of it, by `rankbench.decoder`). As in
         torch.utils.flop_counter, only matrix products and convolutions count, and a
         multiply-add counts as two operations.
     """
@@ -192,7 +196,22 @@ def describe_model(
 
         decoder = describe_decoder(complete(name, options), **sizes)
         found["flops_by_formula"] = decoder.flops
+        kinds = ("full", "selective")
+        found["flops_again"] = {kind: decoder.flops_again(kind) for kind in kinds}
     return found
+
+
+def find_kernels(
+    model: nn.Module, dtype: torch.dtype, device: torch.device
+) -> dict[str, str]:
+    """What computes the attention and the experts of a decoder of this dtype."""
+    from rankbench.rank.models.gpt import DecoderBlock, find_kernel
+
+    blocks = [module for module in model.modules() if isinstance(module, DecoderBlock)]
+    found = {"experts": describe_experts(model, dtype, device)}
+    if blocks:
+        found["attention"] = find_kernel(blocks[0], dtype, device)
+    return {name: kernel for name, kernel in found.items() if kernel}
 
 
 def count_parameters(model: nn.Module) -> dict[str, Any]:

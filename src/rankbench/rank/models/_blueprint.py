@@ -1,14 +1,16 @@
 """A model on the meta device, and the first values of any part of it.
 
-Building a model draws its weights from one stream of random numbers. A blueprint
-records the operations that did so on the meta device, where they compute nothing. It
-repeats those that a part needs when a strategy asks for that part. A rank thus holds
-only what its strategy keeps, and one tensor in flight; the weights are those that the
-model would have been built with.
+A blueprint records the operations that build a model on the meta device, where they
+compute nothing. It repeats those that a part needs when a strategy asks for that part.
+Each draw of random numbers has a seed of its own, and one that is replaced later is
+left out. Weights that are drawn by one operation are drawn where they belong, of shards
+only the rows that they touch. So a rank holds only what its strategy keeps, and the
+weights are the same however they are shared out.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,10 @@ _OF_VALUES = {torch.tensor, torch.as_tensor, torch.asarray}
 
 # Operations in place that replace all values, whatever they were.
 _REPLACES = {"normal_", "uniform_", "random_", "exponential_", "zero_", "fill_"}
+
+# Operations that draw a tensor of any rows; so many numbers have a seed.
+_DRAWS = {torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default}
+_OF_A_SEED = 2**22
 
 _SAYS_META: Any = Tensor.is_meta.__get__  # type: ignore[attr-defined]
 
@@ -64,7 +70,7 @@ class Blueprint:
             torch.default_generator.manual_seed(seed)
             begin = torch.get_rng_state()
             try:
-                self._record = _Record(begin)
+                self._record = _Record(seed)
                 self.model = self._record.watch(build)
             except NotOnMetaError as error:
                 self.reason = str(error)
@@ -119,12 +125,12 @@ class _Operation:
 class _Record(TorchDispatchMode):
     """Records operations while a model is built on the meta device."""
 
-    def __init__(self, begin: Tensor) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
-        self._begin = begin
+        self._seed = seed
         self._operations: list[_Operation] = []
-        # Number of a random operation -> the random state before it.
-        self._states: dict[int, Tensor] = {}
+        # Storage -> number of the operation that has drawn all of its values.
+        self._drawn: dict[int, int] = {}
         self._known: set[int] = set()
         # Storage -> values that were not computed by operations.
         self._constants: dict[int, Tensor] = {}
@@ -139,7 +145,7 @@ class _Record(TorchDispatchMode):
         Raises:
             NotOnMetaError: it cannot be built there.
         """
-        plain = nn.init._no_grad_trunc_normal_
+        plain, begin = nn.init._no_grad_trunc_normal_, torch.get_rng_state()
         try:
             nn.init._no_grad_trunc_normal_ = partial(self._note_whole, plain)
             with self, _OnMeta():
@@ -152,7 +158,7 @@ class _Record(TorchDispatchMode):
             raise NotOnMetaError(f"reads values: {_first_line(error)}") from error
         finally:
             nn.init._no_grad_trunc_normal_ = plain
-        if not torch.equal(torch.get_rng_state(), self._begin):
+        if not torch.equal(torch.get_rng_state(), begin):
             raise NotOnMetaError("draws random numbers that it reads at once")
         if not isinstance(model, nn.Module):
             return model
@@ -259,9 +265,14 @@ class _Record(TorchDispatchMode):
         wanted: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for module, name in holders:
             built = self._built.get((id(module), name))
-            if built is not None:
-                pair = (built, getattr(module, name))
-                wanted.setdefault(_key(built), []).append(pair)
+            if built is None:
+                continue
+            place = getattr(module, name)
+            number = self._drawn.get(_key(built))
+            if number is not None and built.dim() and _covers_storage(built):
+                self._draw(number, built, place)
+            else:
+                wanted.setdefault(_key(built), []).append((built, place))
         with torch.random.fork_rng(devices=[]):
             self._repeat(wanted)
 
@@ -286,6 +297,41 @@ class _Record(TorchDispatchMode):
                 self._kept.append((module, value))
                 holders.setdefault(id(value), []).append((module, name))
         self._tied = [tied for tied in holders.values() if len(tied) > 1]
+        for number, operation in enumerate(self._operations):
+            for key in operation.writes:
+                self._drawn.pop(key, None)
+                if operation.replaces and operation.function in _DRAWS:
+                    self._drawn[key] = number
+
+    def _draw(self, number: int, built: Tensor, place: Any) -> None:
+        """Repeat a draw for a tensor, or for this rank's shard of it, at its place."""
+        operation, here = self._operations[number], built
+        if hasattr(place, "placements"):
+            here, place = shard_of(built, place), place.to_local()
+        if place.is_meta or not place.numel():
+            return  # it shares a weight that is loaded later, or has none
+        begins, left = [], here.storage_offset()
+        for stride in built.stride():
+            begins.append(left // stride)
+            left %= stride
+        columns = [
+            slice(begin, begin + size)
+            for begin, size in zip(begins[1:], here.shape[1:], strict=True)
+        ]
+        rows = max(1, _OF_A_SEED // max(1, built[0].numel()))
+        generator = torch.Generator(place.device)
+        begin, end = begins[0], begins[0] + len(here)
+        for block in range(begin // rows, -(-end // rows)):
+            first, last = block * rows, min(len(built), (block + 1) * rows)
+            drawn = torch.empty(
+                (last - first, *built.shape[1:]), dtype=built.dtype, device=place.device
+            )
+            generator.manual_seed(_seed_of(self._seed, number, block))
+            named = {**operation.named, "generator": generator}
+            operation.function(drawn, *operation.given[1:], **named)
+            low, high = max(begin, first), min(end, last)
+            part = drawn[low - first : high - first][(slice(None), *columns)]
+            place[low - begin : high - begin].copy_(part)
 
     def _repeat(self, wanted: dict[int, list[tuple[Tensor, Tensor]]]) -> None:
         """Repeat what gives values to storages, and copy them to their places."""
@@ -304,10 +350,9 @@ class _Record(TorchDispatchMode):
         for index in needed:
             operation = self._operations[index]
             if operation.random:
-                self._seek(index)
+                seed = _seed_of(self._seed, index)
+                torch.default_generator.manual_seed(seed)
             self._execute(operation, values)
-            if operation.random:
-                self._states[index + 1] = torch.get_rng_state()
             for key in ends.get(index, []):
                 for built, place in wanted.get(key, []):
                     if values[key].data_ptr() != place.data_ptr():
@@ -336,17 +381,6 @@ class _Record(TorchDispatchMode):
                 last.setdefault(key, index)
         return needed[::-1], last
 
-    def _seek(self, index: int) -> None:
-        """Set the random state that an operation found; draw what comes before it."""
-        known = [i for i in self._states if i <= index]
-        start = max(known, default=-1)
-        torch.set_rng_state(self._states[start] if known else self._begin)
-        for between in range(max(start, 0), index):
-            operation = self._operations[between]
-            if operation.random:
-                self._execute(operation, {})
-        self._states[index] = torch.get_rng_state()
-
     def _execute(
         self, operation: _Operation, values: dict[int, torch.UntypedStorage]
     ) -> None:
@@ -370,6 +404,11 @@ class _Record(TorchDispatchMode):
                 _real(recorded, values).copy_(value)
             else:
                 values[key] = _laid_out(recorded, value).untyped_storage()
+
+
+def _seed_of(*numbers: int) -> int:
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 class _OnMeta(TorchFunctionMode):

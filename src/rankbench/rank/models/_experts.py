@@ -5,34 +5,49 @@ Jiang et al. 2024, Mixtral of Experts, arXiv 2401.04088.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Mixture(nn.Module):
-    """The weighted sum of the `top_k` experts that a router prefers for a token.
+    """The weighted sum of `top_k` experts of each token.
 
     No expert refuses a token, however many it gets, and no term of the loss balances
     them.
     """
 
     def __init__(
-        self, width: int, experts: int, top_k: int, mlp: Callable[[], nn.Module]
+        self, width: int, inner: int, experts: int, top_k: int, *, balanced: bool
     ) -> None:
+        """Build router and experts.
+
+        Args:
+            balanced: whether tokens take their experts in turn, so that all experts get
+                equally many; otherwise each takes those that the router prefers. In
+                both cases the router says how much each of them counts.
+        """
         super().__init__()
-        self.top_k = top_k
+        self.top_k, self.balanced = top_k, balanced
         self.router = nn.Linear(width, experts, bias=False)
-        self.experts = Experts(experts, mlp)
+        self.experts = Experts(width, inner, experts)
 
     def forward(self, tokens: Tensor) -> Tensor:
         flat = tokens.flatten(0, -2)
-        logits, chosen = self.router(flat).topk(self.top_k)
-        numbers = chosen.flatten()
-        counts = numbers.new_zeros(self.router.out_features)
-        counts = counts.scatter_add(0, numbers, torch.ones_like(numbers))
+        logits, experts = self.router(flat), self.router.out_features
+        counts = None
+        if self.balanced:
+            numbers = torch.arange(len(flat) * self.top_k, device=flat.device) % experts
+            logits = logits.gather(1, numbers.view(-1, self.top_k))
+        else:
+            logits, chosen = logits.topk(self.top_k)
+            numbers = chosen.flatten()
+            counts = numbers.new_zeros(experts)
+            counts = counts.scatter_add(0, numbers, torch.ones_like(numbers))
         # A row is a token for one expert; those of one expert lie together.
         order = numbers.argsort(stable=True)
         rows = flat.index_select(0, order // self.top_k)
@@ -44,33 +59,65 @@ class Mixture(nn.Module):
         return result
 
 
-class Experts(nn.ModuleDict):
-    """MLPs by their numbers, each of which sees its own rows.
+class Experts(nn.Module):
+    """Gated MLPs, each of which sees its own rows; their weights lie together.
 
     It is a module of its own so that ranks can share it out. Every expert runs, with no
     rows as well, so every weight has a gradient.
 
     Attributes:
-        routed: number of rows for each expert since the beginning.
+        number: of experts, of which this rank may have some only.
+        routed: number of rows for each expert since the beginning, if a router chooses.
     """
 
-    def __init__(self, experts: int, mlp: Callable[[], nn.Module]) -> None:
-        super().__init__({str(number): mlp() for number in range(experts)})
-        self.routed = [0] * experts
+    def __init__(self, width: int, inner: int, number: int) -> None:
+        super().__init__()
+        self.number, self.routed = number, [0] * number
+        self.gate = nn.Parameter(torch.empty(number, inner, width))
+        self.up = nn.Parameter(torch.empty(number, inner, width))
+        self.down = nn.Parameter(torch.empty(number, width, inner))
         # Used by `read` in place of values that are not there; see `expect_balance`.
-        self.stand_in: Callable[[Tensor, int], list[list[int]]] | None = None
+        self.stand_in: Callable[[], Any] | None = None
 
-    @torch.compiler.disable  # shapes differ in every step
-    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
         """Apply the experts.
 
         Args:
             rows: [rows, width], those of the first expert first.
-            counts: number of rows for each expert.
+            counts: number of rows for each expert; None if equally many, or one more
+                for the first ones.
         """
-        (sizes,) = self.read(counts[None], len(rows))
-        pairs = zip(self.values(), rows.split(sizes), strict=True)
-        return torch.cat([mlp(part) for mlp, part in pairs])
+        if counts is None:
+            return self.share(rows, None)
+        results: Tensor = self._share_as_read(rows, counts)
+        return results
+
+    def share(self, rows: Tensor, counts: Tensor | None) -> Tensor:
+        """As `forward`; all experts are on this rank."""
+        if counts is None:
+            return self.run(rows, self.evenly(len(rows)))
+        return self.run(rows, *self.read(counts[None], len(rows)))
+
+    def run(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Apply the experts that are here to so many rows each."""
+        if multiplies_in_groups(rows):
+            ends = torch.tensor([*accumulate(sizes)], dtype=torch.int32)
+            ends = ends.to(rows.device, non_blocking=True)
+            gate, up, down = (w.mT for w in (self.gate, self.up, self.down))
+            gated = functional.silu(torch._grouped_mm(rows, gate, offs=ends))
+            inner = gated * torch._grouped_mm(rows, up, offs=ends)
+            return torch._grouped_mm(inner, down, offs=ends)
+        done = []
+        parts = zip(rows.split(sizes), self.gate, self.up, self.down, strict=True)
+        for part, gate, up, down in parts:
+            gated = functional.silu(functional.linear(part, gate))
+            inner = gated * functional.linear(part, up)
+            done.append(functional.linear(inner, down))
+        return torch.cat(done)
+
+    def evenly(self, rows: int) -> list[int]:
+        """Number of rows for each expert, if they take them in turn."""
+        return [(rows + n) // self.number for n in reversed(range(self.number))]
 
     def read(self, counts: Tensor, rows: int) -> list[list[int]]:
         """The values of counts [any number, experts]; the host waits for them.
@@ -79,9 +126,27 @@ class Experts(nn.ModuleDict):
             counts: the first line says how many rows of this rank each expert gets.
             rows: the sum of that line.
         """
-        values = self.stand_in(counts, rows) if self.stand_in else counts.tolist()
+        if self.stand_in:
+            self.stand_in()
+            values = [self.evenly(rows)] * len(counts)
+        else:
+            values = counts.tolist()
         self.routed = [a + b for a, b in zip(self.routed, values[0], strict=True)]
         return values
+
+    @torch.compiler.disable  # shapes differ in every step
+    def _share_as_read(self, rows: Tensor, counts: Tensor) -> Tensor:
+        return self.share(rows, counts)
+
+
+def multiplies_in_groups(rows: Tensor) -> bool:
+    """Whether one kernel of torch multiplies rows by the matrices of all experts."""
+    return (
+        rows.dtype == torch.bfloat16
+        and rows.is_cuda
+        and hasattr(torch, "_grouped_mm")
+        and torch.cuda.get_device_capability(rows.device) >= (9, 0)
+    )
 
 
 def expect_balance(model: nn.Module, wait: Callable[[], Any] = lambda: None) -> None:
@@ -90,16 +155,19 @@ def expect_balance(model: nn.Module, wait: Callable[[], Any] = lambda: None) -> 
     Args:
         wait: called where the host would wait for the values.
     """
-
-    def share(counts: Tensor, rows: int) -> list[list[int]]:
-        wait()
-        lines, experts = counts.shape
-        even = [(rows + number) // experts for number in range(experts)]
-        return [even] * lines
-
     for module in model.modules():
         if isinstance(module, Experts):
-            module.stand_in = share
+            module.stand_in = wait
+
+
+def describe_experts(model: nn.Module, dtype: torch.dtype, device: torch.device) -> str:
+    """How tokens come to experts, and how these multiply; empty without experts."""
+    for module in model.modules():
+        if isinstance(module, Mixture):
+            how = "balanced" if module.balanced else "learned"
+            grouped = multiplies_in_groups(torch.empty(0, dtype=dtype, device=device))
+            return f"{how}, {'grouped products' if grouped else 'one by one'}"
+    return ""
 
 
 def routed_rows(model: nn.Module) -> dict[str, list[int]]:

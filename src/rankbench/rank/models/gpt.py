@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend
 
 from rankbench.decoder import swiglu_width
 
 NEEDS = {
     "inputs": "tokens",
-    "heads": ["kv_heads", "heads"],
     "multiples": [["width", "heads"], ["heads", "kv_heads"]],
     "shares": "tie_embeddings",
     "decoder": True,
@@ -198,6 +198,19 @@ class Attention(nn.Module):
         return functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=shares
         )
+
+
+def find_kernel(block: DecoderBlock, dtype: torch.dtype, device: torch.device) -> str:
+    """The kernel that torch chooses for the attention of a block."""
+    heads = block.query.out_features // block.head_width
+    query, key = (
+        torch.empty(1, number, 128, block.head_width, dtype=dtype, device=device)
+        for number in (heads, block.key.out_features // block.head_width)
+    )
+    shares = block.attention.shares_heads and dtype.itemsize <= 2
+    key = key if shares else query
+    chosen = torch._fused_sdp_choice(query, key, key, is_causal=True, enable_gqa=shares)
+    return str(SDPBackend(chosen).name.lower().removesuffix("_attention"))
 
 
 class Gelu(nn.Module):

@@ -17,13 +17,13 @@ from rankbench.rank.models.gpt import SPREAD, DecoderBlock, SwiGlu
 
 NEEDS = {
     "inputs": "tokens",
-    "heads": ["kv_heads", "heads"],
     "multiples": [["width", "heads"], ["heads", "kv_heads"]],
     "shares": "tie_embeddings",
     "decoder": True,
 }
 
-# Sizes of Llama 3.2 1B, of Llama 3.1 8B and 70B, and of Mixtral 8x7B.
+# Sizes of Llama 3.2 1B, of Llama 3.1 8B and 70B, of Mixtral 8x7B, and of OLMoE-1B-7B
+# (Muennighoff et al. 2024, arXiv 2409.02060) without its norms of queries and keys.
 PRESETS = {
     "1b": {
         "layers": 16,
@@ -60,6 +60,16 @@ PRESETS = {
         "vocabulary": 32000,
         "experts": 8,
     },
+    "olmoe": {
+        "layers": 16,
+        "width": 2048,
+        "heads": 16,
+        "mlp_width": 1024,
+        "rope_theta": 10000.0,
+        "vocabulary": 50304,
+        "experts": 64,
+        "top_k": 8,
+    },
 }
 
 # And those of rankbench.decoder.
@@ -82,6 +92,12 @@ OPTIONS = {
         "minimum": 1,
         "default": 2,
     },
+    "routing": {
+        "description": "balanced: tokens take experts in turn, as in benchmarks; "
+        "learned: a token takes those that its router prefers",
+        "enum": ["balanced", "learned"],
+        "default": "balanced",
+    },
     "rope_theta": {
         "description": "base of the wave lengths of rotary positions",
         "type": "number",
@@ -101,6 +117,7 @@ def build(
     mlp_width: int,
     experts: int,
     top_k: int,
+    routing: str,
     rope_theta: float,
     tie_embeddings: bool,
 ) -> nn.Module:
@@ -123,8 +140,12 @@ def build(
         head.weight = embedding.weight
     parts: OrderedDict[str, nn.Module] = OrderedDict(embedding=embedding)
 
+    inner = mlp_width or swiglu_width(width)
+
     def mlp() -> nn.Module:
-        return SwiGlu(width, mlp_width or swiglu_width(width))
+        if not experts:
+            return SwiGlu(width, inner)
+        return Mixture(width, inner, experts, top_k, balanced=routing == "balanced")
 
     for number in range(1, layers + 1):
         block = DecoderBlock(
@@ -132,14 +153,14 @@ def build(
             heads,
             kv_heads or heads,
             norm=lambda: nn.RMSNorm(width, eps=1e-5),
-            mlp=lambda: Mixture(width, experts, top_k, mlp) if experts else mlp(),
+            mlp=mlp,
             turn=partial(turn, theta=rope_theta),
         )
-        for name, layer in block.named_modules():
-            if isinstance(layer, nn.Linear):
-                adds = name.endswith(("out", "down"))
+        for name, weight in block.named_parameters():
+            if weight.dim() > 1:
+                adds = name.removesuffix(".weight").endswith(("out", "down"))
                 less = (2 * number) ** -0.5 if adds else 1
-                nn.init.normal_(layer.weight, std=SPREAD * less)
+                nn.init.normal_(weight, std=SPREAD * less)
         parts[f"block{number}"] = block
     parts["norm"] = nn.RMSNorm(width, eps=1e-5)
     parts["head"] = head

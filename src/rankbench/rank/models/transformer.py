@@ -13,9 +13,10 @@ PATCHES = (4, 7, 2)
 WIDTH = 64
 MLP = 128
 BLOCKS = 4
+HEADS = 4
 
 # With fewer than 8 pixels an image may be a single patch: attention has no effect.
-NEEDS: dict[str, Any] = {"min_image_size": 8, "channels": None, "heads": 4}
+NEEDS: dict[str, Any] = {"min_image_size": 8, "channels": None}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
@@ -31,7 +32,7 @@ def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
         positions=Positions((image_size // patch) ** 2, WIDTH),
     )
     for number in range(1, BLOCKS + 1):
-        parts[f"block{number}"] = AttentionBlock(WIDTH, NEEDS["heads"], MLP)
+        parts[f"block{number}"] = AttentionBlock(WIDTH, HEADS, MLP)
     parts["mean"] = Mean()
     parts["norm"] = nn.LayerNorm(WIDTH)
     parts["head"] = nn.Linear(WIDTH, classes)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rankbench.cell import Cell, Shape, is_lossy
 from rankbench.decoder import mlp_width
 from rankbench.launch_spec import THE_END, TRAINING
-from rankbench.rank.models import Blueprint, complete, describe_model, is_decoder
+from rankbench.rank.models import complete, describe_model, is_decoder
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
     Material,
@@ -36,7 +36,7 @@ from rankbench.rank.purposes.setup import (
 )
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Batch, Strategy, World
-from rankbench.rank.training.recipe import AUTOCAST, Batches, use_float8
+from rankbench.rank.training.recipe import AUTOCAST, Batches
 from rankbench.rank.world.devices import leave_world
 from rankbench.record import write_json
 
@@ -146,12 +146,11 @@ def check(
             cell, strategy="single", options={}, compile=False, checkpointing="none"
         )
         alone = dataclasses.replace(world, rank=0, size=1, backend="none")
-        # Built as a whole, so that parts with other values would be noticed.
-        model = independent_of_the_split(material.build_model()).to(dtype)
-        if precision == "fp8":
-            use_float8(model, emulate=cell.device == "cpu")
+        # Drawn as a whole, so that parts with other values would be noticed.
+        blueprint = draw_model(cell, material.sizes, independent_of_the_split)
+        model = blueprint.model.to(dtype)
+        blueprint.load(model, world.device)
         start = {k: value.detach().clone() for k, value in model.state_dict().items()}
-        blueprint = Blueprint(lambda: model, seed=cell.seed)
         reference = set_up_strategy(
             single, alone, blueprint, replica_ranks=1, loss_scale=loud
         )
@@ -239,9 +238,9 @@ def shrink(cell: Cell, shape: Shape) -> Cell:
     if not is_decoder(cell.model):
         return cell
     options = complete(cell.model, cell.model_options)
-    pipe = int(cell.options.get("pipe", 1))
-    divides = find_strategy(cell.strategy).needs.get("divides")
-    sharing = shape.replica_ranks // pipe if divides else 1
+    meshed = "axes" in find_strategy(cell.strategy).needs
+    pipe = int(cell.options["pipe"]) if meshed else shape.replica_ranks
+    sharing = shape.replica_ranks // pipe
 
     def shared(size: int) -> int:
         return -(-size // sharing) * sharing
@@ -249,7 +248,7 @@ def shrink(cell: Cell, shape: Shape) -> Cell:
     if not str(cell.options.get("balance", ""))[:1].isdigit():
         # Else the cell says how many layers each stage has.
         stages = int(cell.options.get("virtual_stages", 1)) * shape.devices_per_rank
-        stages *= pipe if divides else shape.replica_ranks
+        stages *= pipe
         options["layers"] = min(options["layers"], max(FEW_LAYERS, stages))
     # fp8 needs a multiple of 16.
     multiple = math.gcd(options["width"], 16)

@@ -12,7 +12,7 @@ from rankbench.launch_spec import COLLECTIVES, EVALUATION, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.usage import open_meter
-from rankbench.rank.models import describe_model, routed_rows
+from rankbench.rank.models import describe_model, find_kernels, routed_rows
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.purposes.setup import (
@@ -106,7 +106,9 @@ def run(duty: Duty) -> None:
     report["accuracy"], report["collectives"] = accuracy, swept
     seconds["collectives"] = swept_at - trained
     seconds["evaluate"] = clock() - swept_at
+    dtype = strategy.low_dtype or torch.float32
     details = strategy.details()
+    details |= find_kernels(blueprint.model, dtype, world.device)
     if routed := routed_rows(blueprint.model):
         details["routed"] = routed
     report["rank"] |= {"seconds": seconds, "details": details}

@@ -21,6 +21,7 @@ from rankbench.rank.strategies.base import Load, Strategy, World
 from rankbench.rank.training.recipe import (
     AUTOCAST,
     Batches,
+    lower_norms,
     make_arithmetic,
     make_loss,
     optimizer_maker,
@@ -169,16 +170,24 @@ def set_up_strategy(
     """
     kind = find_strategy(cell.strategy)
     autocast = "fp32" if kind.casts else cell.precision
-    loss = make_loss(autocast, world.device, scale=loss_scale)
+    loss = make_loss(
+        autocast,
+        world.device,
+        scale=loss_scale,
+        compiler=compiler if cell.compile else None,
+    )
     strategy = kind(world, loss, **cell.options)
     strategy.arithmetic = make_arithmetic(autocast, world.device)
     # It keeps small fp16 gradients from vanishing.
     fp16 = cell.precision == "fp16"
     strategy.scaler = torch.amp.GradScaler(world.device.type, enabled=fp16)
     strategy.low_dtype = AUTOCAST.get(cell.precision)
+    if not kind.casts and strategy.low_dtype == torch.bfloat16:
+        lower_norms(blueprint.model, torch.bfloat16, world.device.type)
     model = prepare_model(blueprint.model, cell, compiler=compiler)
     # Tensors that parts of the model share count once.
     strategy.weight_bytes = 4 * sum(p.numel() for p in model.parameters())
+    strategy.checkpointing = cell.checkpointing
     strategy.max_norm = cell.clip_gradients
     strategy.load = load or blueprint.load
     if not strategy.on_meta:

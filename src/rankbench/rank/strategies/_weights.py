@@ -15,10 +15,11 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import Shard
 from torch.nn import functional
 
-from rankbench.rank.models import find_parts
-from rankbench.rank.strategies._split_layers import local
+from rankbench.rank.models import Experts, find_parts
+from rankbench.rank.strategies._axes import local
 from rankbench.rank.strategies.base import Operation
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
@@ -102,37 +103,75 @@ class Shards:
         self._low_dtype = low_dtype
         self.held = self.gathered = 0.0
 
-    def add(self, model: nn.Module, *, again: bool, offload: bool = False) -> None:
+    def add(
+        self,
+        model: nn.Module,
+        *,
+        again: bool,
+        offload: bool = False,
+        experts: Shards | None = None,
+    ) -> None:
         """Shard a model, or what this rank holds of it, in place.
 
         Args:
             again: whether to free gathered weights after forward, and to gather them
                 again for backward.
             offload: whether shards are in the memory of the host.
+            experts: shards the experts of the model, if other ranks share those.
         """
         make_contiguous(model)
+        parts = gathered_parts(model)
+        # Backward begins with the last part.
+        twice = parts[:-1] if again else []
+        apart = [m for m in model.modules() if experts and isinstance(m, Experts)]
+        self.count(model, twice, apart)
+        for part in parts:
+            for module in part.modules():
+                if experts and module in apart:
+                    experts.count(module, [module] if part in twice else [])
+                    experts._shard(module, again=part in twice)
+            self._shard(part, again=part in twice, offload=offload)
+        self._shard(model, again=False, offload=offload)
+
+    def _shard(self, part: nn.Module, *, again: bool, offload: bool = False) -> None:
         low = MixedPrecisionPolicy(
             param_dtype=self._low_dtype,
             reduce_dtype=torch.float32 if self._low_dtype else None,
         )
-        shard = partial(
-            fully_shard,
+        fully_shard(
+            part,
             mesh=self._mesh,
             mp_policy=low,
             offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy(),
+            reshard_after_forward=again,
+            shard_placement_fn=self._choose_dimension,
         )
-        parts = gathered_parts(model)
-        # Backward begins with the last part.
-        twice = parts[:-1] if again else []
-        self.count(model, twice)
-        for part in parts:
-            shard(part, reshard_after_forward=part in twice)
-        shard(model, reshard_after_forward=False)
 
-    def count(self, model: nn.Module, twice: Sequence[nn.Module]) -> None:
-        """Count the bytes of a model of which these parts are gathered twice."""
+    def _choose_dimension(self, weight: nn.Parameter) -> Shard | None:
+        """The second one of weights of fewer experts than ranks."""
+        ranks, sides = self._mesh["shard"].size(), local(weight).shape
+        uneven = len(sides) == 3 and sides[0] % ranks
+        return Shard(1) if uneven and sides[1] % ranks == 0 else None
+
+    def count(
+        self,
+        model: nn.Module,
+        twice: Sequence[nn.Module],
+        without: Sequence[nn.Module] = (),
+    ) -> None:
+        """Count the bytes of a model of which these parts are gathered twice.
+
+        Args:
+            without: modules that do not count.
+        """
+        left_out = {p for module in without for p in module.parameters()}
         held, again = (
-            sum(4.0 * local(p).numel() for part in parts for p in part.parameters())
+            sum(
+                4.0 * local(p).numel()
+                for part in parts
+                for p in part.parameters()
+                if p not in left_out
+            )
             for parts in ([model], twice)
         )
         self.held += held

@@ -24,8 +24,9 @@ Mark = Callable[[str], None]
 # Builds the cell's optimizer for the given parameters.
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 # Runs a model on a batch in the cell's precision; returns the mean loss over samples,
-# or over all tokens, shape [].
-ComputeLoss = Callable[[nn.Module, Batch], Tensor]
+# or over all tokens, shape []. A third argument is used in place of torch's
+# cross_entropy(logits, targets).
+ComputeLoss = Callable[..., Tensor]
 # Returns a context for a forward pass: autocast, or a context that does nothing.
 Arithmetic = Callable[[], AbstractContextManager[Any]]
 # load(part, device) gives memory and first values to those tensors of a part of the
@@ -164,6 +165,8 @@ class Strategy(ABC):
         # The dtype of autocast, or to which the strategy casts; None for neither. The
         # harness sets it before `setup`.
         self.low_dtype: torch.dtype | None = None
+        # How blocks are checkpointed, as in a cell. The harness sets it before `setup`.
+        self.checkpointing = "none"
         # The largest 2-norm of all gradients together; None does not clip them. The
         # harness sets it before `setup`.
         self.max_norm: float | None = None

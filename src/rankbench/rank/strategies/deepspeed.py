@@ -47,6 +47,8 @@ class DeepSpeed(Strategy):
             "mpirun",
         ],
         "precisions": ["fp32", "tf32", "bf16"],
+        # Gradients are summed in bf16.
+        "other_arithmetic": ["bf16"],
     }
     options = {
         "stage": {"enum": [0, 1, 2, 3], "default": 2},
@@ -158,7 +160,9 @@ class DeepSpeed(Strategy):
             deepspeed.zero.Init(module=part, config_dict_or_path=self._config())
 
     def _config(self) -> dict[str, Any]:
-        zero: dict[str, Any] = {"stage": self.chosen["stage"]}
+        # By default only stage 3 sends gradients while others are computed.
+        overlap = self.world.device.type == "cuda"
+        zero: dict[str, Any] = {"stage": self.chosen["stage"], "overlap_comm": overlap}
         if self.chosen["offload"] == "cpu":
             zero["offload_optimizer"] = {"device": "cpu"}
             if self.chosen["stage"] == 3:

@@ -49,7 +49,7 @@ class Fsdp(Single):
 
     needs = {
         "backends": ["gloo", "nccl"],
-        "group_ranks": ["shard_ranks"],
+        "group_ranks": "shard_ranks",
         "precisions": ["fp32", "tf32", "bf16", "fp8"],
         "multiple_of": "accumulation",
         "splits_batch": "accumulation",

@@ -13,9 +13,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from rankbench.decoder import split_evenly, stages_of_rank
+from rankbench.rank.strategies._axes import by_mesh, clip, whole
 from rankbench.rank.strategies._partition import count_parts, measure_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
-from rankbench.rank.strategies._split_layers import by_mesh, clip, whole
 from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import (
     Batch,
@@ -56,7 +56,6 @@ class Pipeline(Strategy):
         "backends": ["gloo", "nccl"],
         "multiple_of": "microbatches",
         "splits_batch": True,
-        "compiles": False,
         "schedules": {
             # Older versions hang over gloo: they wait only for the last message of a
             # group, and gloo does not keep the messages in order.
@@ -87,7 +86,7 @@ class Pipeline(Strategy):
         # weights are computed later than those of inputs, while the rank would wait.
         "schedule": {
             "enum": ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"],
-            "default": "gpipe",
+            "default": "1f1b",
         },
         # Number of micro-batches in a batch.
         "microbatches": {"type": "integer", "minimum": 1, "default": 4},
@@ -105,7 +104,13 @@ class Pipeline(Strategy):
             "if": {"backend": {"const": "gloo"}},
             "then": {"device": {"const": "cpu"}},
             "else": "gloo cannot carry what pipeline sends from GPUs",
-        }
+        },
+        {
+            "if": {"compile": {"const": True}},
+            "then": {"schedule": {"enum": ["gpipe", "1f1b", "interleaved"]}},
+            "else": "zero-bubble schedules halve the backward of blocks, which torch "
+            "cannot do if they are compiled: take 1f1b or interleaved",
+        },
     ]
     on_meta = True
     phases = ["pipeline", "update"]
@@ -117,7 +122,8 @@ class Pipeline(Strategy):
         self.model = model
         self.make_optimizer = make_optimizer
         self.group = self.find_group()
-        self.ranks, self.place = self.group.size(), self.group.rank()
+        self.ranks = self.group.size() if self.group else 1
+        self.place = self.group.rank() if self.group else 0
         self.stages: list[TimedStage] = []
         self.costs: list[float] = []
         self._sends: list[Tensor] = []
@@ -188,6 +194,8 @@ class Pipeline(Strategy):
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights of this rank's parts; on rank 0 those of the whole model."""
+        if self.group is None:
+            return {name: whole(own) for name, own in self.model.state_dict().items()}
         members = distributed.get_process_group_ranks(self.group)
         children = [name for name, _ in self.model.named_children()]
         owner = {
@@ -209,11 +217,9 @@ class Pipeline(Strategy):
                 distributed.recv(weights[name], members[source], self.group)
         return weights
 
-    def find_group(self) -> ProcessGroup:
-        """The ranks that the stages are on; here all of them."""
-        group = distributed.group.WORLD
-        assert group is not None
-        return group
+    def find_group(self) -> ProcessGroup | None:
+        """The ranks that the stages are on, here all of them; None: there is one."""
+        return distributed.group.WORLD
 
     def split_layers(self, shapes: list[Tensor]) -> list[Tensor]:
         """Split the layers of stages over ranks; here each has a rank of its own.

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
+    noop_context_fn,
 )
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from rankbench.cell import Cell
-from rankbench.rank.models import find_blocks
+from rankbench.rank.models import Replaced, become, find_blocks
 from rankbench.rank.strategies.base import (
     Arithmetic,
     Batch,
@@ -104,6 +106,16 @@ _ATTENTION = {
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
 }
+# And what other ranks have sent: sums over layers that are split, and rows of experts.
+_RECEIVED = {
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,
+    torch.ops._c10d_functional.all_to_all_single.default,
+}
+# FSDP notes what it does for experts within a block, in backward more often.
+SAC_IGNORED_OPS |= {
+    torch.ops.profiler._record_function_enter_new.default,
+    torch.ops.profiler._record_function_exit._RecordFunction,
+}
 _PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
 
 
@@ -117,10 +129,46 @@ def prepare_model(
     """
     if cell.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    checkpoint_blocks(model, cell.checkpointing)
     if cell.compile:
+        # DDP would split the graph of a block at its buckets.
+        torch._dynamo.config.optimize_ddp = False
+    # torch 2.13 fails to compile what computes with DTensors again as a whole.
+    within = cell.compile and cell.checkpointing == "full"
+    checkpoint_blocks(model, cell.checkpointing, compiler if within else None)
+    if cell.compile and not within:
         compile_blocks(model, compiler)
     return model
+
+
+class _Low(Replaced):
+    """A module that autocast would run in float32, in the low precision.
+
+    Attributes:
+        dtype: of what it reads and returns.
+        where: kind of the devices of autocast.
+    """
+
+    dtype: torch.dtype
+    where: str
+
+    def seen(self, weight: Tensor) -> Tensor:
+        return weight.to(self.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(self.where, enabled=False):
+            low = x.to(self.dtype) if x.is_floating_point() else x
+            result: Tensor = super().forward(low)
+        return result
+
+
+def lower_norms(model: nn.Module, dtype: torch.dtype, where: str) -> None:
+    """Let norms and embeddings compute as where a strategy casts all weights.
+
+    So they add to each other in this dtype, too, under autocast.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.Embedding):
+            become(module, _Low, dtype=dtype, where=where)
 
 
 def use_float8(model: nn.Module, *, emulate: bool = False) -> None:
@@ -151,46 +199,43 @@ def use_float8(model: nn.Module, *, emulate: bool = False) -> None:
         raise ValueError("fp8: no linear layer of a block has sides of multiples of 16")
 
 
-def checkpoint_blocks(model: nn.Module, kind: str) -> None:
-    """Let backward compute the activations of blocks again: none, full, selective."""
-    again = {"full": _keep_nothing, "selective": _keep_some}.get(kind)
-    if again is None:
+def checkpoint_blocks(
+    model: nn.Module, kind: str, compiler: str | Callable[..., Any] | None = None
+) -> None:
+    """Let backward compute the activations of blocks again: none, full, selective.
+
+    Args:
+        compiler: compiles what is computed again as a whole.
+    """
+    contexts = {"full": noop_context_fn, "selective": _selective_contexts}.get(kind)
+    if contexts is None:
         return
     # Parts without weights are no blocks. They keep few activations, and some change
     # their input in place, so they could not be recomputed from it.
     for block in find_blocks(model):
+        forward: Any = type(block).forward
+        if compiler:
+            forward = torch.compile(forward, backend=compiler)
         # Replace only `forward`, so that strategies still find the same blocks. It is a
         # method, so that a copy of a block computes with its own weights.
-        block.forward = MethodType(again, block)
+        block.forward = MethodType(partial(_repeat, contexts, forward), block)
 
 
 def compile_blocks(model: nn.Module, compiler: str | Callable[..., Any]) -> None:
     """Compile each block; what a strategy does between blocks stays out of graphs."""
-    # DDP would split the graph of a block at its buckets.
-    torch._dynamo.config.optimize_ddp = False
     for block in find_blocks(model):
         block.compile(backend=compiler)
 
 
-def _keep_nothing(block: nn.Module, *inputs: Any) -> Any:
-    return checkpoint(type(block).forward, block, *inputs, use_reentrant=False)
-
-
-def _keep_some(block: nn.Module, *inputs: Any) -> Any:
-    return checkpoint(
-        type(block).forward,
-        block,
-        *inputs,
-        use_reentrant=False,
-        context_fn=_selective_contexts,
-    )
+def _repeat(contexts: Any, forward: Any, block: nn.Module, *inputs: Any) -> Any:
+    return checkpoint(forward, block, *inputs, use_reentrant=False, context_fn=contexts)
 
 
 def _selective_contexts() -> Any:
     products = {False: 0, True: 0}
 
     def choose(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        keep = operation in _ATTENTION
+        keep = operation in _ATTENTION or operation in _RECEIVED
         if operation in _PRODUCTS:
             products[context.is_recompute] += 1
             keep = products[context.is_recompute] % 2 == 1
@@ -212,7 +257,11 @@ def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
 
 
 def make_loss(
-    precision: str, device: torch.device, *, scale: float = 1.0
+    precision: str,
+    device: torch.device,
+    *,
+    scale: float = 1.0,
+    compiler: str | None = None,
 ) -> ComputeLoss:
     """A function for the mean cross entropy over samples, or over all tokens.
 
@@ -220,17 +269,30 @@ def make_loss(
         precision: precision of the cell.
         device: device of the model.
         scale: factor that the loss is multiplied by.
+        compiler: backend of torch.compile; None: the loss is not compiled.
     """
     arithmetic = make_arithmetic(precision, device)
 
-    def compute_loss(model: nn.Module, batch: Batch) -> Tensor:
+    def judge(logits: Tensor, targets: Tensor, cross_entropy: Any) -> Tensor:
+        if logits.dtype in AUTOCAST.values():
+            logits = logits.float()  # as autocast does
+        loss: Tensor = cross_entropy(logits, targets)
+        return loss
+
+    # One kernel in place of several copies of the logits in float32.
+    if compiler:
+        judge = torch.compile(judge, backend=compiler)
+
+    def compute_loss(
+        model: nn.Module,
+        batch: Batch,
+        cross_entropy: Callable[..., Tensor] = functional.cross_entropy,
+    ) -> Tensor:
         inputs, targets = batch
         with arithmetic():
             # Logits [N, classes], or [N, T, vocabulary] of tokens.
             logits = model(inputs).flatten(0, -2)
-            if logits.dtype in AUTOCAST.values():
-                logits = logits.float()  # as autocast does
-            loss = functional.cross_entropy(logits, targets.flatten())
+            loss = judge(logits, targets.flatten(), cross_entropy)
         return loss if scale == 1.0 else loss * scale
 
     return compute_loss

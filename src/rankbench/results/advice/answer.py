@@ -85,6 +85,7 @@ _DOUBTS = {
     NO_STEADY_STATE: "step times still changed their level at the end of a launch",
     NO_EXCHANGE: "ranks exchange no gradients",
     OTHER_SAMPLES: "batches are not as large as samples_per_step says",
+    "other-arithmetic": "gradients are summed in fewer bits than by others",
     "other-code": "the code of the ranks has changed since",
     "oversubscribed": "ranks share a core or a GPU, or lack cores",
     "throttled": "a GPU lowered its clocks",

@@ -36,7 +36,9 @@ def _row(summary: Summary) -> dict[str, Any]:
     rate = None
     if gflop is not None:
         rate = samples.scaled(gflop) if gflop else Estimate(0.0)
-    return {
+    details = record["ranks"][0].get("details") or {}
+    kernels = {k: details[k] for k in ("attention", "experts") if k in details}
+    return kernels | {
         "cell": summary.id,
         "model": summary.cell.model,
         "parameters": model["parameters"],
@@ -69,8 +71,10 @@ def _rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         reason = f"{rate.value:.4g} TFLOP/s is above the peak: correct peak_tflops"
         return {**row, "peak_tflop_s": peak, "reason": reason}
     row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
-    if cell.unit == "tokens" and cell.checkpointing == "full":
-        row["hfu_pct"] = mfu.scaled(4 / 3)
+    model = summary.records[0]["model"]
+    again = model.get("flops_again", {}).get(cell.checkpointing)
+    if again and (counted := model.get("flops_by_formula")):
+        row["hfu_pct"] = mfu.scaled(1 + again / counted)
     return row
 
 
@@ -89,7 +93,7 @@ SECTION = Section(
         "(model FLOPs utilisation, as in the appendix of the PaLM paper): that rate "
         "over the largest rate of the device in this precision, without sparsity, from "
         "the maker's data sheet or from peak_tflops in site.yaml. HFU (hardware FLOPs "
-        "utilisation) is 4/3 of MFU with `checkpointing: full`."
+        "utilisation) also counts what checkpointing computes again."
     ),
     order=70,
     make=make,
@@ -109,10 +113,12 @@ SECTION = Section(
         "hfu_pct": (Estimate, "HFU (%)"),
         "mflop_per_token": (float, "MFLOP/token"),
         "flops_by": (str, "FLOPs by"),
+        "attention": (str, "attention by"),
+        "experts": (str, "experts"),
         "reason": (str, "why no MFU"),
     },
     optional=[
         *("precision", "tflop_s", "peak_tflop_s", "mfu_pct", "hfu_pct"),
-        *("mflop_per_token", "flops_by", "reason"),
+        *("mflop_per_token", "flops_by", "attention", "experts", "reason"),
     ],
 )

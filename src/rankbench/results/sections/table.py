@@ -87,6 +87,8 @@ MARKS = {
     "mixed-hosts": "the launches of this row did not run on the same hosts.",
     "mixed-torch": "the launches of this row, or those of its base, ran different "
     "versions of torch.",
+    "other-arithmetic": "a library sums gradients in fewer bits than other strategies "
+    "of this precision do: a part of its ratio is that.",
     NO_STEADY_STATE: "no steady state: in at least one launch, step times changed "
     "their level until the end. Its numbers are of its whole timed window.",
     DISTURBED: "a launch was 1.5 times slower than the other launches of its round "
