@@ -258,10 +258,10 @@ def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path):
     assert first["flops_by"] == FORMULA
     assert first["parameters"] == 1000
     # 500 sequences/s of 2 GFLOP are 1 TFLOP/s.
-    assert first["tflop_s"].value == pytest.approx(1.0, rel=0.01)
-    assert first["mfu_pct"].value == pytest.approx(25, rel=0.01)
+    assert first["tflop_s"] == pytest.approx(1.0, rel=0.01)
+    assert first["mfu_pct"] == pytest.approx(25, rel=0.01)
     assert "hfu_pct" not in first
-    assert second["hfu_pct"].value == pytest.approx(25 * 1.25, rel=0.01)
+    assert second["hfu_pct"] == pytest.approx(25 * 1.25, rel=0.01)
 
 
 def test_shapes_of_models_are_those_of_decoders():

@@ -95,17 +95,35 @@ def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
     return peak
 
 
-def mfu_of_launches(summary: Summary, peaks: Mapping[str, float]) -> list[float]:
-    """Model FLOPs utilisation of each launch in percent; [] if it is not known."""
-    found = flops_of(summary) if summary.records else None
-    if found is None:
-        return []
+def find_rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
+    """Columns about the arithmetic of devices; none if nobody asks for it.
+
+    `mfu_pct`: model FLOPs utilisation in percent; else `reason` says why it is unknown.
+    """
+    cell, found = summary.cell, flops_of(summary) if summary.records else None
+    if not found or not (
+        cell.device == "cuda" or cell.precision in peaks or cell.unit == "tokens"
+    ):
+        return {}
+    flops, known_by = found
+    rate = summary.rate * flops / summary.devices / 1e12
+    row: dict[str, Any] = {"precision": cell.precision, "tflop_s": rate}
+    if cell.unit == "tokens":
+        row |= {"mflop_per_token": flops / 1e6, "flops_by": known_by}
     try:
         peak = peak_of(summary, peaks)
-    except LookupError:
-        return []
-    each = found[0] / summary.devices / 1e12 / peak
-    return [100 * rate * each for rate in summary.counted["throughput"]]
+    except LookupError as error:
+        return {**row, "reason": error.args[0]}
+    mfu = 100 * rate / peak
+    if mfu > 100:
+        reason = f"{rate:.4g} TFLOP/s is above the peak: correct peak_tflops"
+        return {**row, "peak_tflop_s": peak, "reason": reason}
+    row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
+    model = summary.records[0]["model"]
+    again = model.get("flops_again", {}).get(cell.checkpointing)
+    if again and (counted := model.get("flops_by_formula")):
+        row["hfu_pct"] = (1 + again / counted) * mfu
+    return row
 
 
 def find_peak(gpu: str, precision: str) -> float | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.numbers.hardware import flops_of, peak_of
+from rankbench.results.numbers.hardware import find_rates
 from rankbench.results.numbers.result_set import ResultSet, Summary
-from rankbench.results.numbers.statistics import Estimate
 
 
 def make(found: ResultSet) -> Content | None:
@@ -17,7 +15,7 @@ def make(found: ResultSet) -> Content | None:
     if not described:
         return None
     peaks = found.peaks
-    return Content(rows=[_row(one) | _rates(one, peaks) for one in described])
+    return Content(rows=[_row(one) | find_rates(one, peaks) for one in described])
 
 
 def _row(summary: Summary) -> dict[str, Any]:
@@ -31,11 +29,7 @@ def _row(summary: Summary) -> dict[str, Any]:
             ratio = flops * batch / size
     # Of the model of a script, only the parameters are known.
     gflop = None if flops is None else flops / 1e9
-    units = summary.cell.units_per_sample
-    samples = summary.numbers["throughput"].scaled(1 / units)
-    rate = None
-    if gflop is not None:
-        rate = samples.scaled(gflop) if gflop else Estimate(0.0)
+    samples = summary.rate / summary.cell.units_per_sample
     details = record["ranks"][0].get("details") or {}
     kernels = {k: details[k] for k in ("attention", "experts") if k in details}
     return kernels | {
@@ -46,36 +40,8 @@ def _row(summary: Summary) -> dict[str, Any]:
         "gflop_per_sample": gflop,
         "replica_batch": batch,
         "flop_per_byte": ratio,
-        "gflop_s": rate,
+        "gflop_s": None if gflop is None else samples * gflop,
     }
-
-
-def _rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
-    """Columns about the peak of devices; none if nobody asks for it."""
-    cell, found = summary.cell, flops_of(summary)
-    if not found or not (
-        cell.device == "cuda" or cell.precision in peaks or cell.unit == "tokens"
-    ):
-        return {}
-    flops, known_by = found
-    rate = summary.numbers["throughput"].scaled(flops / summary.devices / 1e12)
-    row: dict[str, Any] = {"precision": cell.precision, "tflop_s": rate}
-    if cell.unit == "tokens":
-        row |= {"mflop_per_token": flops / 1e6, "flops_by": known_by}
-    try:
-        peak = peak_of(summary, peaks)
-    except LookupError as error:
-        return {**row, "reason": error.args[0]}
-    mfu = rate.scaled(100 / peak)
-    if mfu.value > 100:
-        reason = f"{rate.value:.4g} TFLOP/s is above the peak: correct peak_tflops"
-        return {**row, "peak_tflop_s": peak, "reason": reason}
-    row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
-    model = summary.records[0]["model"]
-    again = model.get("flops_again", {}).get(cell.checkpointing)
-    if again and (counted := model.get("flops_by_formula")):
-        row["hfu_pct"] = mfu.scaled(1 + again / counted)
-    return row
 
 
 SECTION = Section(
@@ -105,12 +71,12 @@ SECTION = Section(
         "gflop_per_sample": (float, "GFLOP/sample"),
         "replica_batch": (float, "batch of a replica"),
         "flop_per_byte": (float, "FLOP per byte"),
-        "gflop_s": (Estimate, "GFLOP/s"),
+        "gflop_s": (float, "GFLOP/s"),
         "precision": (str, "precision"),
-        "tflop_s": (Estimate, "TFLOP/s per device"),
+        "tflop_s": (float, "TFLOP/s per device"),
         "peak_tflop_s": (float, "peak"),
-        "mfu_pct": (Estimate, "MFU (%)"),
-        "hfu_pct": (Estimate, "HFU (%)"),
+        "mfu_pct": (float, "MFU (%)"),
+        "hfu_pct": (float, "HFU (%)"),
         "mflop_per_token": (float, "MFLOP/token"),
         "flops_by": (str, "FLOPs by"),
         "attention": (str, "attention by"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Note, figures
-from rankbench.results.numbers.hardware import mfu_of_launches
+from rankbench.results.numbers.hardware import find_rates
 from rankbench.results.numbers.result_set import OF_LAUNCHES, ResultSet, Summary
 from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, Fit, mean
 
@@ -66,12 +66,15 @@ def _compare(
     Each has its ratio to the base of the same side, if there is one.
     """
     line = _describe(row, cells[row["cell"]]) | {"quantity": name}
-    each, values = _list(row[name]), _values(cells[row["cell"]], name, peaks)
+    each, summary = _list(row[name]), cells[row["cell"]]
     # The largest counts where there is one for each device.
     line["published"] = theirs = max(each)
     if len(each) > 1:
         line["published_each"] = " ".join(map(figures, each))
-    if values:
+    if name == "mfu_pct":
+        mfu = find_rates(summary, peaks).get(name)
+        line["measured"] = mfu and Estimate(mfu)
+    elif values := summary.counted[name].dropna().tolist():
         line["measured"] = OF_LAUNCHES.get(name, mean)(values)
     if base and QUANTITIES[name]:
         line["ratio"] = _ratio(cells[row["cell"]], cells[base["cell"]], name)
@@ -97,13 +100,6 @@ def _ratio(row: Summary, base: Summary, name: str) -> Estimate | None:
 
 def _list(number: float | Sequence[float]) -> Sequence[float]:
     return [number] if isinstance(number, int | float) else number
-
-
-def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[float]:
-    """Of each launch; none where the cell is not ok, or was not evaluated."""
-    if name == "mfu_pct":
-        return mfu_of_launches(summary, peaks)
-    return summary.counted[name].dropna().tolist()
 
 
 def _describe(row: Published, summary: Summary) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from rankbench.results.elements.text import (
 from rankbench.results.numbers.hardware import (
     find_energy,
     find_network,
-    mfu_of_launches,
+    find_rates,
 )
 from rankbench.results.numbers.launches import steps_to
 from rankbench.results.numbers.result_set import (
@@ -232,7 +232,6 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
     """The values of table.csv."""
     cell, numbers = summary.cell, summary.numbers
     rate, record = numbers.get("throughput"), next(iter(summary.records), {})
-    used = mfu_of_launches(summary, found.peaks)
     ways = {way for one in summary.records if (way := find_network(one))}
     return {
         "experiment": found.experiment,
@@ -262,8 +261,7 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
         "repeated": summary.repeated if record else None,
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
         "global_batch": (record.get("shape") or {}).get("global_batch"),
-        # A rate above the peak is wrong.
-        "mfu_pct": mean(used) if used and max(used) <= 100 else None,
+        "mfu_pct": find_rates(summary, found.peaks).get("mfu_pct"),
         **numbers,
         **{
             f"{name}_verdict": numbers[name].verdict or None
@@ -439,7 +437,7 @@ SECTION = Section(
         "target_s": Estimate,
         "target_samples": Estimate,
         "global_batch": int,
-        "mfu_pct": Estimate,
+        "mfu_pct": float,
         "estimated_memory_mib": float,
         **dict.fromkeys(("env", "image", *OF_QUEUE), str),
         **dict.fromkeys(("j_per_sample", "watts"), Estimate),
