@@ -549,7 +549,9 @@ def _draw(comparison: Comparison, question: str, width: float) -> Figure:
                 continue
             axes.set_ylabel(f"{cell.unit}/s")
             color = colors.setdefault(_name_machine(cell), f"C{len(colors)}")
-            at = _day(side) if comparison.by_date else place
+            begun = side.begun if comparison.by_date else ""
+            # A day is the unit of an axis of dates.
+            at = datetime.fromisoformat(begun).timestamp() / 86400 if begun else place
             style = plotting.Style(color, "o")
             plotting.draw_launches(
                 axes, [at] * len(cell.throughput), cell.throughput, style
@@ -569,11 +571,6 @@ def _draw(comparison: Comparison, question: str, width: float) -> Figure:
     few = f"the first {_MOST_PANELS} of {len(ids)} cells"
     plotting.add_legend(figure, lines, few if len(ids) > _MOST_PANELS else "")
     return figure
-
-
-def _day(side: Side) -> float:
-    """The place of a run on an axis of dates."""
-    return datetime.fromisoformat(side.begun).timestamp() / 86400
 
 
 def _name_machine(cell: CellLaunches) -> str:

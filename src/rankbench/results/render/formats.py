@@ -27,7 +27,7 @@ from rankbench.record import read_json
 from rankbench.results.elements.text import Grid, Note, figures, one_line
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.result_set import ResultSet, Summary
+    from rankbench.results.numbers.result_set import ResultSet
     from rankbench.results.render.files import Document
 
 # Spreadsheets evaluate fields that begin with these characters.
@@ -225,7 +225,11 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
                 "reason": summary.reason,
                 "marks": ", ".join(summary.marks),
                 "launches": f"{summary.ok}/{summary.wanted}",
-                "measure it again": _rerun(summary, plan) if summary.wanted else "",
+                "measure it again": rankbench_command(
+                    "rerun", cells=[summary.id], **named_in(plan["experiment"])
+                )
+                if summary.wanted
+                else "",
                 **{
                     name: spell_value(value)
                     for name, value in own.items()
@@ -235,11 +239,6 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
         }
         for summary, own in zip(found.rows, fields, strict=True)
     ]
-
-
-def _rerun(summary: Summary, plan: Mapping[str, Any]) -> str:
-    named = named_in(plan["experiment"])
-    return rankbench_command("rerun", cells=[summary.id], **named)
 
 
 def _cite(found: ResultSet) -> str:

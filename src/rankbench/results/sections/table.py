@@ -385,10 +385,12 @@ def _describe_variants(panels: Sequence[Panel]) -> dict[str, str]:
 
 def _show_others(reasons: Mapping[tuple[str, str], Sequence[str]]) -> list[Grid]:
     """A row for each reason why cells have no numbers."""
-    rows = [
-        [Text(status), Text(str(len(ids))), Text(_list_names(ids)), Text(reason)]
-        for (status, reason), ids in reasons.items()
-    ]
+    rows = []
+    for (status, reason), ids in reasons.items():
+        more = len(ids) - _MOST_NAMES
+        named = ", ".join(ids[:_MOST_NAMES]) + (f" and {more} more" * (more > 0))
+        texts = (status, str(len(ids)), named, reason)
+        rows.append([Text(text) for text in texts])
     columns = {"status": False, "count": True, "cells": False, "reason": False}
     return [Grid("Cells without numbers", columns, rows)] if rows else []
 
@@ -396,12 +398,6 @@ def _show_others(reasons: Mapping[tuple[str, str], Sequence[str]]) -> list[Grid]
 def _each_once(texts: Iterable[str]) -> list[str]:
     """Each text once, in order of appearance."""
     return list(dict.fromkeys(texts))
-
-
-def _list_names(ids: Sequence[str]) -> str:
-    named = ", ".join(ids[:_MOST_NAMES])
-    more = len(ids) - _MOST_NAMES
-    return f"{named} and {more} more" if more > 0 else named
 
 
 SECTION = Section(
