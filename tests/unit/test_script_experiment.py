@@ -8,6 +8,7 @@ import pytest
 
 from factories import make_site
 from rankbench.commands._script import guess_keys
+from rankbench.commands.init import make_project_here
 from rankbench.matrix.own import describe_file
 
 pytestmark = pytest.mark.unit
@@ -76,10 +77,12 @@ def test_keys_and_guesses(tmp_path, source, words, keys, guess):
 
 def test_another_experiment_is_not_overwritten(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
-    Path("local_profile").mkdir()
-    Path("local_profile/site.yaml").write_text("device: cpu\n")
     Path("train.py").write_text(DDP)
+    # A folder that is no project would become one.
     said = cli("run", "-n", "train.py", "--batch-size", "4").out
+    assert [path.name for path in Path().iterdir()] == ["train.py"]
+    make_project_here()
+    assert said == cli("run", "-n", "train.py", "--batch-size", "4").out
     assert "would make train.yaml:\n# Made by: rankbench run train.py --batch" in said
     assert "\nargs: --batch-size {batch_size}\n" in said
     assert not Path("train.yaml").exists()

@@ -11,7 +11,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rankbench.assets import find_asset
 from rankbench.commands._base import find_profile
+from rankbench.commands.init import make_project_here
+from rankbench.invocation import DEFAULT_PROFILE
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.matrix.site import Site
 from rankbench.own_files import read_source, unlisted_files
@@ -48,6 +51,8 @@ _HEAD = """\
 def make_experiment(arguments: argparse.Namespace) -> str | None:
     """Write the experiment that measures a script, and say what was guessed.
 
+    A folder that is no project becomes one.
+
     Args:
         arguments: `experiment` is the script, `words` those that it gets.
 
@@ -63,7 +68,13 @@ def make_experiment(arguments: argparse.Namespace) -> str | None:
     own = describe_file(script)
     if own.key != "script":
         raise ValueError(f"{script} is no training script: it is a file for {own.key}")
-    site, _, _ = survey_site(find_profile(arguments) / "site.yaml", write=False)
+    try:
+        profile, is_project = find_profile(arguments), True
+    except ValueError:
+        if arguments.site != DEFAULT_PROFILE or Path("Snakefile").exists():
+            raise
+        profile, is_project = find_asset(DEFAULT_PROFILE), False
+    site, _, _ = survey_site(profile / "site.yaml", write=False)
     keys, guesses = guess_keys(own, arguments.words, site)
     command = shlex.join(["rankbench", "run", os.fspath(script), *arguments.words])
     # Lists on a line are easier to edit.
@@ -81,6 +92,8 @@ def make_experiment(arguments: argparse.Namespace) -> str | None:
             f"{path} is another experiment: `rankbench run {path}` measures it; rename "
             "it, and a new one is made"
         )
+    if not (is_project or arguments.dry_run):
+        make_project_here()
     if is_new and not arguments.dry_run:
         write_if_changed(path, text.encode())
     what = "would make" if is_new and arguments.dry_run else "made"

@@ -128,6 +128,13 @@ def _write_project(folder: Path, hosts: Sequence[dict[str, Any]]) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
+def make_project_here() -> None:
+    """Write what a run on this machine needs into this folder."""
+    _copy_profile(find_asset("local_profile"), Path("local_profile"))
+    shutil.copyfile(find_asset("new_project/Snakefile"), "Snakefile")
+    say("wrote local_profile and Snakefile: this folder is a project now", aside=True)
+
+
 def _copy_profile(source: Path, folder: Path) -> None:
     """Copy the files of a profile; not their modes: a package may be read-only."""
     folder.mkdir(parents=True)
