@@ -190,7 +190,7 @@ ERRORS: dict[str, tuple[str | dict[str, int], str, str, str]] = {
         "sums",
     ),
     "micro-batches are weighed by the size of a mesh": (
-        {"pipe": 2, "microbatches": 4},
+        {"pipe": 2, "microbatches": 2},
         "mesh.py",
         "both, *self._loss) / self.count\n",
         "both, *self._loss) / self.world.size\n",
@@ -215,7 +215,7 @@ def test_an_error_is_found(error, tmp_path):
     if isinstance(strategy, dict):
         more |= {"topology": "1x4", "options": strategy}
         if "expert" in strategy:
-            more |= {"model": "llama", "model_options": EXPERTS}
+            more |= {"model": "llama", "model_options": LEARNED}
         strategy = "mesh"
     assert judge(tmp_path, strategy, code=code, **more) == "mismatch"
 
