@@ -338,11 +338,7 @@ class _Record(TorchDispatchMode):
         for key in wanted.keys() & self._constants.keys():
             for _, place in wanted[key]:
                 _copy(self._constants[key], place)
-        values = {
-            key: place.untyped_storage()
-            for key, ((built, place), *_) in wanted.items()
-            if _is_alike(built, place)
-        }
+        values: dict[int, torch.UntypedStorage] = {}
         needed, last = self._find_needed(wanted.keys() - self._constants.keys())
         ends: dict[int, list[int]] = {}
         for key, index in last.items():
@@ -355,8 +351,7 @@ class _Record(TorchDispatchMode):
             self._execute(operation, values)
             for key in ends.get(index, []):
                 for built, place in wanted.get(key, []):
-                    if values[key].data_ptr() != place.data_ptr():
-                        _copy(_real(built, values), place)
+                    _copy(_real(built, values), place)
                 del values[key]
 
     def _find_needed(self, live: set[int]) -> tuple[list[int], dict[int, int]]:
@@ -457,18 +452,6 @@ def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
 
 def _covers_storage(tensor: Tensor) -> bool:
     return tensor.nbytes == tensor.untyped_storage().nbytes()
-
-
-def _is_alike(built: Tensor, place: Tensor) -> bool:
-    """Whether values can be computed where they belong."""
-    return (
-        type(place) in (Tensor, nn.Parameter)
-        and place.device.type == "cpu"
-        and place.dtype == built.dtype
-        and place.stride() == built.stride()
-        and _covers_storage(built)
-        and _covers_storage(place)
-    )
 
 
 def _real(tensor: Tensor, values: dict[int, torch.UntypedStorage]) -> Tensor:

@@ -10,23 +10,17 @@ from torch.nn.utils import stateless
 
 
 class Replaced:
-    """A module that computes with what it makes of its weights.
-
-    Attributes:
-        names: of its weights, which libraries may keep as tensors that are no
-            parameters.
-    """
-
-    names: tuple[str, ...]
+    """A module that computes with what it makes of its weights."""
 
     def seen(self, weight: Tensor) -> Tensor:
         """What the module computes with in place of a weight."""
         raise NotImplementedError
 
     def forward(self, *inputs: Any) -> Any:
-        kept = [(name, getattr(self, name)) for name in self.names]
-        weights = {name: self.seen(w) for name, w in kept if w is not None}
         module = cast(nn.Module, self)
+        # Replicas of nn.DataParallel have no parameters, but tensors of these names.
+        kept = getattr(module, "_former_parameters", module._parameters)
+        weights = {name: self.seen(w) for name, w in kept.items() if w is not None}
         with cast(Any, stateless._reparametrize_module(module, weights)):
             return super().forward(*inputs)  # type: ignore[misc]
 
@@ -38,7 +32,6 @@ def become(module: nn.Module, kind: type[Replaced], **attributes: Any) -> None:
     """
     kinds: Any = kind, type(module)
     module.__class__ = _joined(*kinds)
-    attributes["names"] = tuple(module._parameters)
     for name, value in attributes.items():
         setattr(module, name, value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import cast
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,33 +16,24 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.tensor import Shard
+from torch.nn import functional
 
-from rankbench.rank.models import Experts, Replaced, become, find_parts
+from rankbench.rank.models import Experts, find_parts
 from rankbench.rank.strategies._axes import local
 from rankbench.rank.strategies.base import Operation
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
-class _Exact(Replaced):
-    """A batch normalisation whose weights are of lower precision than its statistics.
-
-    torch wants weights of the same dtype.
-    """
-
-    def seen(self, weight: Tensor) -> Tensor:
-        statistics = cast(_BatchNorm, self).running_mean
-        return weight if statistics is None else weight.to(statistics.dtype)
-
-
 def keep_statistics(model: nn.Module) -> None:
     """Let batch normalisations accept weights that a strategy keeps in half precision.
 
-    Their running statistics stay float32.
+    Their running statistics stay float32, and torch wants weights of the same dtype.
     """
     for module in model.modules():
         if isinstance(module, _BatchNorm):
-            become(module, _Exact)
+            # Replace only `forward`, so that strategies still find the same module.
+            module.forward = partial(_normalise, module)  # type: ignore[method-assign]
 
 
 def make_contiguous(model: nn.Module) -> None:
@@ -55,6 +46,25 @@ def make_contiguous(model: nn.Module) -> None:
         # `contiguous` would not copy the weights of a convolution of 1x1.
         plain = torch.empty_like(weight, memory_format=torch.contiguous_format)
         weight.data = plain.copy_(weight.data)
+
+
+def _normalise(norm: _BatchNorm, images: Tensor) -> Tensor:
+    assert norm.running_mean is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    if norm.training:
+        norm.num_batches_tracked.add_(1)
+    dtype = norm.running_mean.dtype
+    return functional.batch_norm(
+        images,
+        norm.running_mean,
+        norm.running_var,
+        norm.weight.to(dtype),
+        norm.bias.to(dtype),
+        norm.training,
+        norm.momentum,
+        norm.eps,
+    )
 
 
 def gathered_parts(model: nn.Module) -> list[nn.Module]:
