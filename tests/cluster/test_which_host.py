@@ -71,14 +71,15 @@ def test_a_host_that_a_quota_slows_is_named(site, profile):
 def forgetful(shared: Path, site: Site) -> Iterator[Site]:
     """A cluster that forgets ended jobs after 10 s, and preempts without grace."""
     more = "PreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
-    urgent = "PartitionName=urgent Nodes=ALL PriorityTier=9 OverSubscribe=NO\n"
     plain = slurm_conf.TEMPLATE
-    slurm_conf.TEMPLATE = f"{plain.replace('Age=3600', 'Age=10')}{urgent}{more}"
+    slurm_conf.TEMPLATE = f"{plain.replace('Age=3600', 'Age=10')}{more}"
     try:
         state, see = shared / "forgetful", [shared, Path(sys.prefix)]
         cluster = up(state, hosts=2, user=site.cluster.user, shared=see)
     finally:
         slurm_conf.TEMPLATE = plain
+    urgent = ("PartitionName=urgent", "Nodes=ALL", "PriorityTier=9")
+    cluster.administer("scontrol", "create", *urgent)
     yield dataclasses.replace(site, cluster=cluster)
     down(cluster.state)
 
