@@ -90,7 +90,7 @@ def _stages(c: Candidate) -> str | None:
     if layers % stages and not given:
         return (
             f"{c.cell.strategy} splits {c.cell.model} into {stages} stages, which do "
-            f"not divide its {layers} layers"
+            f"not divide its {layers} layers: take a divisor, or balance"
         )
     return None
 
@@ -128,7 +128,7 @@ def _axes(c: Candidate) -> str | None:
     if among % expert:
         return (
             f"expert {expert} does not divide the {among} ranks of a copy "
-            "(shard x context x tensor)"
+            "(shard x context x tensor): take a divisor"
         )
     if tensor == context == expert == 1:
         return None
