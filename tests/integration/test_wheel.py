@@ -18,7 +18,7 @@ from conftest import ROOT
 from rankbench import __version__
 from rankbench.results.bundle import sign_bundle, write_bundle
 from unit.keys import make_key, needs_ssh_keygen
-from unit.synthetic import write_example
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.integration
 
@@ -110,7 +110,10 @@ def test_a_bundle_is_checked_by_the_commands_of_its_page(tmp_path):
     """With nothing but Python and OpenSSH, by the code that the bundle contains."""
     needs_ssh_keygen()
     bundle, key = tmp_path / "bundle", make_key(tmp_path / "jdoe")
-    write_bundle(write_example(tmp_path / "results"), bundle, anonymise=True)
+    cell = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path / "results", [cell], launches=1)
+    write_launches(layout, cell, count=1, wanted=1)
+    write_bundle(layout, bundle, anonymise=True)
     sign_bundle(bundle, key)
     (signature,) = bundle.glob("signatures/*.sig")
     public = (tmp_path / "jdoe.pub").read_text()

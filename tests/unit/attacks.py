@@ -633,9 +633,9 @@ READERS = [
         status=2,
     ),
     *(
-        Attack(f"half a file, {command}", cut(file, 0.5), "ddp", status, command)
+        Attack(f"half of {file[-11:]}, {command}", cut(file, 0.5), "ddp", 3, command)
         for file in (RECORD, TIMES)
-        for command, status in ((COMPARE, 3), ("answer {b}", 0))
+        for command in (COMPARE, "answer {b}")
     ),
     Attack(
         "half a record, status of a cell",

@@ -2,10 +2,16 @@
 # `rankbench run` has done so; jobs read it. A dry run writes nothing.
 import gc
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+
+# Snakemake puts the project first, where yaml.py, for example, would be taken for a module.
+sys.path[:] = [
+    place for place in sys.path if place != os.path.abspath(workflow.basedir)
+]
 
 from snakemake.exceptions import WorkflowError
 

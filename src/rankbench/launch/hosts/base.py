@@ -441,6 +441,7 @@ def take_lock(path: Path | None = None, *, wait: bool = False) -> FileIO | None:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     held = open(os.open(path, flags, 0o600), "wb", buffering=0)  # noqa: SIM115
     try:
+        os.fchmod(held.fileno(), 0o600)  # It may have been made by a mere touch.
         fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         held.close()
