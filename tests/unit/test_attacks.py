@@ -182,7 +182,7 @@ def test_no_change_at_random_is_verified(seed, attack):
     refuse_random(seed, attack)
 
 
-@pytest.mark.long
+@pytest.mark.further
 def test_none_of_a_thousand_changes_is_verified(attack, tmp_path):
     for seed in range(1000, 2000):
         refuse_random(seed, attack)

@@ -270,7 +270,7 @@ def count_beside(run: Run, cell_id: str) -> int:
 def mean_seconds(run: Run, cell_id: str) -> float | None:
     """Return the mean seconds of a cell's latest launches; None if there are none."""
     for attempt in reversed(run.layout.attempts(cell_id)):
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError):
             records = read_attempt(run.layout.attempt(cell_id, attempt))
             if found := [
                 r["seconds"]["launch"] for r in records if r["status"] == "ok"

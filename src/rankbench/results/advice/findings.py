@@ -303,7 +303,8 @@ def choose(
     heights = {name: ratio.value for name, ratio in ratios if ratio}
     best = max(heights, key=lambda name: heights[name])
     confidence = confidence_of_each(math.comb(len(heights), 2), look=look)
-    order = sorted(heights.keys() - {best}, key=lambda name: -heights[name])
+    others = (name for name in heights if name != best)
+    order = sorted(others, key=lambda name: -heights[name])
     apart = [name for name in factors if name not in heights]
     judged = [
         _judge(name, find(name, best), margin, confidence) for name in order + apart
