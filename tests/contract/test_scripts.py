@@ -42,16 +42,9 @@ def check(launch: Launch, phases: list[str]) -> None:
         assert window / 2 < steps["seconds"].sum() < window * 1.01
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        ["torch.distributed.run", "--standalone", "--nproc-per-node=2", *MODULE],
-        ["rankbench.rank.world.manual", "--ranks=2", "--init-method=file"],
-    ],
-    ids=["torchrun", "manual"],
-)
-def test_a_tutorial_of_ddp(tmp_path, launcher):
-    launch = run_by(launcher, tmp_path, TRAINING, "--batch-size", "32")
+def test_a_tutorial_of_ddp(tmp_path):
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", *MODULE]
+    launch = run_by(torchrun, tmp_path, TRAINING, "--batch-size", "32")
     check(launch, PHASES)
     record = launch.record
     assert record["samples"] == GLOBAL_BATCH * STEPS
