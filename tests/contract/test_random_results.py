@@ -111,15 +111,14 @@ def scatter(
     return [float(one) for one in rates]
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.further)])
-def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer, count):
+def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
     rng, judged = (
         np.random.default_rng(32),
         {"": 0, SAME: 0, OPEN: 0},
     )
     keys = [("single", "1x1"), *(("ddp", f"1x{n}") for n in (1, 2, 4))]
     cells = [make_cell(*key) for key in keys]
-    for _ in range(count):
+    for _ in range(1000):
         rows = [
             writer.make_row(
                 cell,
@@ -149,7 +148,7 @@ def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer, cou
                 if not within:
                     assert (verdict == OPEN) == (low <= 1 <= high), text
                 assert low <= value <= high, text
-    assert min(judged.values()) > count / 20, judged
+    assert min(judged.values()) > 50, judged
 
 
 def make_random(writer: Writer, seed: int) -> ResultSet:
