@@ -87,7 +87,7 @@ def test_output_says_what_runs_and_how_far_it_is(measured):
     output = (measured / "output.txt").read_text()
     assert "5 cells: 2 to measure, 0 measured, 3 that cannot run here" in output
     assert f"{ONE}  1/1  launch 1  " in output
-    assert "1 launches left, about" in output
+    assert "1 launch left, about" in output
 
 
 @pytest.mark.first
@@ -242,7 +242,7 @@ def test_profile_experiment_and_filter_on_one_command_line(project):
         "experiment=experiment.yaml", "only=strategy=ddp backend=gloo", flags=("-n",)
     )
     assert done.returncode == 0, done.stdout
-    assert "1 cells: 0 to measure, 0 measured, 1 that cannot run here" in done.stdout
+    assert "1 cell: 0 to measure, 0 measured, 1 that cannot run here" in done.stdout
     assert "this site has 1" in done.stdout
     assert "elsewhere/other" in done.stdout or "table" in done.stdout
 
