@@ -102,7 +102,8 @@ def test_a_preempted_job_is_repeated(forgetful):
     assert run.returncode == 1, said
     row = table_of(forgetful, "endless")[cell]
     assert row["status"] == "cancelled", row
-    assert "its Slurm job was preempted; Slurm says PREEMPTED on node1" in row["reason"]
+    assert row["reason"].startswith("its Slurm job was preempted; rank 0 in training")
+    assert "; Slurm says PREEMPTED on node1" in row["reason"]
     assert "the site's fault: repeated by the next run" in row["reason"]
 
 

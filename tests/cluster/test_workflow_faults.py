@@ -41,7 +41,7 @@ SOURCES = {
 }
 WORDS = {
     "cancelled": ("cancelled", "its Slurm job was cancelled"),
-    "late": ("cancelled", "time limit of the Slurm job reached; Slurm says "),
+    "late": ("cancelled", "time limit of the Slurm job reached; rank 0 in"),
     "killed": ("crashed", "rank 1 was ended by SIGKILL"),
     "greedy": ("oom", "at the memory limit of the job"),
     "ddp": ("ok", ""),

@@ -219,13 +219,15 @@ def _find_evidence(ending: Ending, outcome: Outcome) -> str:
 
 def _find_outcome(ending: Ending) -> Outcome:
     """The first that holds: the site, stopped by us, ok, out of memory, time, crash."""
+    end = ending.job_ended
     for fault in _OF_HOSTS:
         if found := re.search(fault.words, ending.log, re.MULTILINE):
             reason = fault.reason.format(*found.groups(), progress=ending.progress)
-            return Outcome("cancelled", reason, fault.cause)
-    if end := ending.job_ended:
-        said = [end.what, *filter(None, [end.words, ending.progress])]
-        return Outcome("cancelled", "; ".join(said), end.cause)
+            said = f"; {end.words}" if end else ""
+            return Outcome("cancelled", f"{reason}{said}", fault.cause)
+    if end:
+        reason = "; ".join(filter(None, [end.what, ending.progress, end.words]))
+        return Outcome("cancelled", reason, end.cause)
     if ending.stopped == "parent":
         return Outcome("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout", "failure", "leaving"):
