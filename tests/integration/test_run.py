@@ -96,7 +96,7 @@ def test_a_record_explains_itself(measured):
     record = json.loads(text)
     assert record["shape"]["ranks"] == len(record["ranks"]) == 2
     assert record["samples"] == 2 * 32 * 4
-    assert record["launcher"]["argv"][1:3] == ["-m", "torch.distributed.run"]
+    assert "torch.distributed.run" in record["launcher"]["argv"]
     cores = [set(rank["cores"]) for rank in record["ranks"]]
     assert not cores[0] & cores[1]
     assert [rank["threads"] for rank in record["ranks"]] == [1, 1]
