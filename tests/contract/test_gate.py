@@ -226,7 +226,11 @@ def test_it_judges_every_model(model, tmp_path):
         ("ddp", "selective", {}),
         ("fsdp", "none", {}),
         ("fsdp", "full", {"implementation": "fsdp1", "accumulation": 2}),
-        pytest.param("mesh", "none", {}, marks=pytest.mark.further),
+        ("mesh", "full", {"tensor": 2}),
+        pytest.param(
+            "pipeline", "none", {"microbatches": 2}, marks=pytest.mark.further
+        ),
+        case("deepspeed", "none", {"stage": 3}),
         pytest.param(
             "fsdp", "selective", {"accumulation": 2}, marks=pytest.mark.further
         ),
@@ -235,6 +239,7 @@ def test_it_judges_every_model(model, tmp_path):
 def test_blocks_that_are_compiled_train_as_others(
     name, checkpointing, options, tmp_path
 ):
+    require_packages(name)
     status, reason, _ = run_gate(
         tmp_path / "gate",
         strategy=name,
