@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from rankbench.rank.facts.usage import cpu_time
 from rankbench.rank.world.lifeline import Progress
 
-# Ticks of 10 ms make shares of a shorter window meaningless.
-_SHORTEST = 1.0  # seconds
+# A tick of 10 ms is 2 % of this: shares of a shorter window mean nothing.
+_SHORTEST = 0.5  # seconds
 
 # Of a line of /proc/stat: idle, iowait, irq and softirq. Interrupts may be the rank's.
 _NOT_BUSY = slice(3, 7)

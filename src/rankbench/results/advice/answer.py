@@ -545,7 +545,7 @@ def _doubt(summary: Summary) -> Iterator[str]:
         vain = " in spite of repetitions" if summary.repeated else ""
         yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"
     if not any(record.get("surroundings") for record in summary.records):
-        yield "timed under 1 s, too short to notice disturbances (raise steps)"
+        yield "timed under 0.5 s, too short to notice disturbances (raise steps)"
     if count < MIN_LAUNCHES:
         launches = "launch" if count == 1 else "launches"
         yield f"no interval, because of {count} {launches} only"
