@@ -2,18 +2,35 @@
 # `rankbench run` has done so; jobs read it. A dry run writes nothing.
 import gc
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 
+# Snakemake puts the project first, where yaml.py, for example, would be taken for a module.
+sys.path[:] = [
+    place for place in sys.path if place != os.path.abspath(workflow.basedir)
+]
+
 from snakemake.exceptions import WorkflowError
 
+from rankbench.environ import begin_safely
 from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
+from rankbench.launch.hosts.base import has_ended
+from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
-from rankbench.project import begin, has_begun, make_preview, open_run, reopen_run
+from rankbench.project import (
+    begin,
+    end_with_parent,
+    has_begun,
+    make_preview,
+    open_run,
+    reopen_run,
+    sweep_temporary_folders,
+)
 from rankbench.project.jobs import (
     job_files,
     job_inputs,
@@ -28,7 +45,6 @@ from rankbench.schedulers import scheduler_of
 from rankbench.snakemake_fixes import (
     look_steadily,
     submit_well,
-    sweep_temporary_folders,
     take_sigterm_in_a_thread,
 )
 
@@ -39,6 +55,7 @@ def get_run():
         return reopen_run()
     invocation = read_invocation()
     if has_begun():
+        end_with_parent()
         run = reopen_run()
     else:
         values = {**config, **invocation.config}
@@ -49,8 +66,8 @@ def get_run():
         if not invocation.passive:
             begin(run, measures=invocation.measures)
     if not invocation.passive and scheduler_of(run.plan.site).has_queue:
-        look_steadily()
-        submit_well(run.layout)
+        look_steadily(has_ended)
+        submit_well(run.layout, why_job_ended)
     return run
 
 
@@ -65,6 +82,7 @@ def write_table():
     subprocess.run([*command, str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
 
+begin_safely()
 try:
     # Needed in jobs as well, because Slurm ends them by SIGTERM.
     take_sigterm_in_a_thread()

@@ -15,7 +15,7 @@ rule site_check:
         "checking the hosts"
     # The command removes its input, so that each check inspects the hosts again.
     shell:
-        "{params.python:q} -m rankbench.launch.site.check {params.plan:q} {input:q}"
+        "{params.python:q} -m rankbench.launch.site.hosts {params.plan:q} --check {input:q}"
         " 2>&1 | tee {log:q}"
 
 
@@ -25,11 +25,9 @@ rule hosts:
     log:
         "logs/hosts.log",
     resources:
-        **check_resources(RUN.plan.site),
+        **check_resources(RUN.plan.site, RUN.feasible),
     params:
-        inspect=with_setup(
-            RUN, [sys.executable, "-m", "rankbench.launch.site.inventory"]
-        ),
+        inspect=with_setup(RUN, [sys.executable, "-m", "rankbench.launch.site.hosts"]),
         plan=str(LAYOUT.plan),
     message:
         "inspecting the hosts"

@@ -7,13 +7,22 @@ def get_plan(wildcards):
     return [str(LAYOUT.plan)] if LAYOUT.plan.exists() else []
 
 
+def with_caption(file):
+    """A result, with its place in `snakemake --report` if it is a table or a plot."""
+    if file == str(LAYOUT.report):
+        return report(file, caption="../report/result.rst", category="Results")
+    if file in PLOT_FILES and file.endswith(".svg"):
+        return report(file, caption="../report/plot.rst", category="Plots")
+    return file
+
+
 rule table:
     input:
         summary_files(RUN),
         job_files(RUN),
         plan=get_plan,
     output:
-        RESULTS,
+        [with_caption(file) for file in RESULTS],
     log:
         str(LAYOUT.log("table")),
     localrule: True

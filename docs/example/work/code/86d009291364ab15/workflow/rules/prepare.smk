@@ -6,6 +6,7 @@
 rule prepare:
     input:
         need_files(RUN, DATA),
+    localrule: True
     # Fails if one of them did.
     shell:
         '! grep -h \'"reason": "\' {input} /dev/null'
