@@ -83,14 +83,14 @@ def print_grid(
     )
     shown = []
     for heading in texts:
+        lines = heading.replace(" ", "\n")
         if grid.columns[heading]:
             left -= widths[heading]
             if left < 0 and not whole:
                 continue
-            lines = heading.replace(" ", "\n")
             table.add_column(lines, justify="right", no_wrap=not whole)
         else:
-            table.add_column(heading, overflow="fold")
+            table.add_column(lines, overflow="fold")
         shown.append(texts[heading])
     for row in zip(*shown, strict=True):
         table.add_row(*row)
