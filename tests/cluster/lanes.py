@@ -30,7 +30,8 @@ from rankbench.launch.process.reports import are_all_in, read_progress
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 # Programs by what they do; patterns of pgrep on a host.
-RANK = " -m rankbench.rank [-/]"
+# Not what starts a rank: its arguments have the same words.
+RANK = "^[^ ]+ (-[^ ]+ )*-m rankbench.rank [-/]"
 SUPERVISOR = "-m rankbench.launch results/"
 TORCHRUN = "torch.distributed.run"
 SRUN = "^srun .*rankbench"

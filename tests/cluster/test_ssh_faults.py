@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import faulty_strategies
 import pytest
 from desks import Desk
+from lanes import RANK
 from pretend_host import Host, check, wait_until
 from pretend_sshd import (
     home_of,
@@ -179,7 +180,7 @@ def test_sshd_is_killed(begin):
 def test_a_rank_of_the_far_host_is_killed(begin, launcher, words):
     launcher = "auto" if launcher == "torchrun" else launcher
     case = begin("rank", launcher)
-    case.far.do("pkill", "-KILL", "-f", " -m rankbench.rank [-/]")
+    case.far.do("pkill", "-KILL", "-f", RANK)
     said = case.ends()
     status, reason = case.first()
     assert status == "crashed", said
