@@ -10,12 +10,11 @@ import pytest
 
 from factories import make_cell, make_shape, make_spec
 from rankbench.launch.process.command import (
-    SOURCE,
     build_environment,
     check_binds,
     find_settings,
 )
-from rankbench.launch_spec import LaunchOptions
+from rankbench.launch_spec import SOURCE, LaunchOptions
 from rankbench.matrix.site import OWN_VARIABLES
 
 pytestmark = pytest.mark.unit
