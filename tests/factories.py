@@ -196,6 +196,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "cores": 2,
         "rpc": True,
         "horovod": [],
+        "horovod_cuda": False,
         "packages": {
             "horovod": None,
             "deepspeed": None,
