@@ -165,4 +165,7 @@ def test_sweep_keys_are_the_fields_of_a_cell():
     fields = {field.name for field in dataclasses.fields(Cell)}
     # Options and files of the user's own belong to the names in an experiment.
     fields -= {"options", "model_options", "own_files", "own_strategy"}
+    # `hosts: each` is every host of the site.
+    assert "hosts" in schema["properties"]
+    fields -= {"hosts"}
     assert {*keys_of(schema), *keys_of(schema, "protocol")} == fields
