@@ -68,6 +68,6 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(tmp_path):
         exits={3: ORPHANED},
     )
     outcome = classify(ending)
-    assert (outcome.status, outcome.cause) == ("crashed", "site")
+    assert (outcome.status, outcome.cause) == ("cancelled", "site")
     assert outcome.reason is not None
     assert outcome.reason.startswith("rank 3")
