@@ -22,7 +22,7 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 # A skip is a failure here: mark a test `equipment` if it needs more than this.
 elsewhere := equipment or further or alone or long
 test: REQUIRE := all
-test: $(INSTALLED) ## tests that need only Python, make and git: about 12 minutes
+test: $(INSTALLED) ## tests that need only Python, make and git: about 8 minutes
 	@$(two_by_two) -m '(unit or contract or first) and not ($(elsewhere))' $(ARGS)
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
@@ -142,7 +142,7 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	            "Choose another one: make PYTHON=python3.11 ..." >&2; \
 	        exit 1; }; \
 	    $(PYTHON) -m venv --clear '$(CURDIR)/.venv'; }
-	@echo "installing the pinned packages into .venv (about 2 minutes with torch)"
+	@echo "installing the pinned packages into .venv (about a minute with torch)"
 	@$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
 	@$(BIN)/python -P containers/torch_build.py
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
