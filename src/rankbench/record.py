@@ -29,11 +29,11 @@ STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
 # another launch replaces it, by this rule, which is printed. All other failures are the
 # cell's, and have no cause.
 CAUSES = {
-    "port": ("site", "repeated at once, twice at most, then by the next run"),
-    "host": ("site", "repeated at once, twice at most, then by the next run"),
-    "site": ("site", "repeated by the next run"),
-    "user": ("user", "repeated by the next run"),
-    "owner": ("user", "repeated by the next run"),
+    "port": "the site's fault: repeated at once, twice at most, then by the next run",
+    "host": "the site's fault: repeated at once, twice at most, then by the next run",
+    "site": "the site's fault: repeated by the next run",
+    "user": "ended by the user: repeated by the next run",
+    "owner": "ended by the user: repeated by the next run",
 }
 # Another port or another look at a host may help: launches of one job in a row.
 CURED_BY_RETRY = ("port", "host")
@@ -436,8 +436,7 @@ def explain_loss(record: Record) -> str:
     """The reason of a failed launch; whose fault it was, unless it was the cell's."""
     if (cause := record.get("cause")) is None:
         return str(record["reason"])
-    whose, rule = CAUSES[cause]
-    return f"{record['reason']}; the {whose}'s fault: {rule}"
+    return f"{record['reason']}; {CAUSES[cause]}"
 
 
 def judge_attempt(

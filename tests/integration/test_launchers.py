@@ -124,4 +124,4 @@ def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher):
     row = row_of(project, cell)
     assert row["status"] == "cancelled"
     assert row["reason"].startswith("interrupted by SIGINT; rank ")
-    assert row["reason"].endswith("in go_wrong: time.sleep(10_000)")
+    assert "in go_wrong: time.sleep(10_000); ended by the user" in row["reason"]

@@ -217,7 +217,7 @@ def test_the_worst_status_counts(better):
 
 def test_reasons_are_those_of_the_records():
     again = "repeated by the next run"
-    of_user = f"interrupted by SIGINT; the user's fault: {again}"
+    of_user = f"interrupted by SIGINT; ended by the user: {again}"
     assert judge([OK, USER], 2).reason == of_user
     said = judge([PORT], 2).reason
     assert said.startswith("the port was taken; the site's fault: repeated at once")
