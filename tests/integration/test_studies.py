@@ -26,7 +26,7 @@ TABLES = {
     "convnet-mnist-two-hosts": ["Launches", "Environment"],
     "gpt-scaling": ["Ranks"],
     "horovod-backends": ["Environment"],
-    "lenet-mnist-workers": ["Training", "Loading"],
+    "lenet-mnist-workers": ["Training", "Phases of a step"],
     "pyramidnet-cifar10-p100": ["Training"],
     "resnet50-mnist-v100": ["Ranks"],
 }
