@@ -272,7 +272,7 @@ def test_float8_is_of_the_linear_layers_of_blocks_whose_sides_fit():
     loss.backward()
     assert all(weight.grad is not None for weight in model.parameters())
     small = models.build("gpt", options={"width": 24, "heads": 2}, **sizes)
-    with pytest.raises(ValueError, match="no linear layer of a block has sides"):
+    with pytest.raises(ValueError, match="fp8: no linear layer of a block is large"):
         use_float8(small, emulate=True)
 
 
