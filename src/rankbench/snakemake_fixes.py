@@ -214,8 +214,10 @@ def submit_well(layout: Layout, why_ended: Callable[[str], str]) -> None:
         refuse(executor, info, msg)
 
     def report_with_note(executor: Any, info: Any, *args: Any, **named: Any) -> None:
-        # Its supervisor may be lost with its host: Slurm is asked once, here.
-        note_end(info, why_ended(info.external_jobid))
+        # Its supervisor may be lost with its host: Slurm is asked once, here. It knows
+        # no job that was refused.
+        if info.external_jobid is not None:
+            note_end(info, why_ended(info.external_jobid))
         report(executor, info, *args, **named)
 
     def note_end(info: Any, why: str) -> None:

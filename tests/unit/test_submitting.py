@@ -98,6 +98,9 @@ def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(plugin, layout)
         None, SimpleNamespace(job=job), message
     )
     assert [msg for _, msg in plugin.reported] == [message]
+    # Then the plugin tells of an error of the job, which has no number.
+    info = SimpleNamespace(job=job, external_jobid=None)
+    plugin.Executor.report_job_error(None, info, msg=message)
     measured, other = read(layout).rows
     assert measured.reason is None
     said = "its job could not be submitted: invalid partition specified: nosuch"
