@@ -33,7 +33,7 @@ launcher: torchrun
 model: lenet
 launches: 1
 repeat_disturbed: false
-steps: 120
+steps: 200
 warmup: 0
 gate: false
 """
@@ -123,13 +123,15 @@ def attack(project: Path, place: Path, home: str, out: multiprocessing.Queue) ->
                 continue
     with socket.socket(socket.AF_UNIX) as name:
         name.bind(f"\0rankbench-{user}")
-    reached = []
-    for port in listening(user):
-        try:
-            plant(port, place)
-            reached.append(port)
-        except (OSError, RuntimeError):
-            continue
+    reached: list[int] = []
+    tries = 3  # The store may be slow to answer, too.
+    while not reached and (tries := tries - 1) >= 0:
+        for port in listening(user):
+            try:
+                plant(port, place)
+                reached.append(port)
+            except (OSError, RuntimeError):
+                continue
     out.put((done, reached))
 
 
