@@ -1,7 +1,7 @@
 """A bundle: everything that a stranger needs to check a table.
 
     plan.json requests/ records/ work/   what was measured
-    code/HASH/ images/                  definitions of the images, and their contents
+    work/code/ images/                  the code, definitions and contents of images
     about.json CITATION.cff             machines, versions, commit; how to cite
     table.* ... plots/                  the results that follow from it
     README.md ro-crate-metadata.json    how to check it, for people and for programs
