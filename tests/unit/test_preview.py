@@ -67,7 +67,7 @@ def test_earlier_launches_give_an_estimate(tmp_path):
     pending = {ONE: 6, TWO: 6}
     assert lines_of(plan, pending, {ONE: 30.0, TWO: 30.0})[1] == said
     line = lines_of(plan, pending, {TWO: 30.0})[1]
-    assert line == f"{said} (1 cells without any count as the mean)"
+    assert line == f"{said} (never launched: 1, taken as the mean)"
 
 
 def test_nothing_to_do(tmp_path):

@@ -152,7 +152,7 @@ class Preview:
             used = _hours(self._device_seconds(estimates))
             cost = f"about {time}{used} device-hours, by earlier launches"
             if others := len(pending) - len(self.seconds):
-                cost += f" ({others} cells without any count as the mean)"
+                cost += f" (never launched: {others}, taken as the mean)"
         else:
             limit = f"time_limit: {self.time_limit:g} s each"
             cost = f"the first will tell how long it takes ({limit})"
