@@ -128,7 +128,7 @@ def render_all() -> str:
 def render_array(launcher: str) -> Iterator[str]:
     """Its hosts are not known, and there is no job yet."""
     for topology in TOPOLOGIES[2:]:
-        array = JobArray(2, 600, ("--nodes=1", "--exclusive"))
+        array = JobArray(2, ("--nodes=1", "--exclusive"), 600)
         for where, image in (("", None), (", image", IMAGE)):
             launch = make_launch(
                 launcher,

@@ -193,7 +193,7 @@ def test_a_job_array_watches_no_gpu_of_the_login_node(monkeypatch):
     monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
     spec = make_spec(cell=make_cell(device="cuda"))
     assert supervise.find_devices(spec, ThisMachine(), {}) == "devices"
-    assert supervise.find_devices(spec, JobArray(2, 60, ()), {}) is None
+    assert supervise.find_devices(spec, JobArray(2, (), 60), {}) is None
 
 
 @pytest.mark.parametrize(

@@ -127,24 +127,18 @@ def test_no_scontrol(monkeypatch, program):
 
 
 def test_what_a_launch_has_left_is_ended_and_waited_for(program, tmp_path):
+    """Steps of others stay: those of the user, and the one that the job itself is."""
     calls = program(
         "squeue",
-        f"read n < {tmp_path}/n; echo $((n - 1)) > {tmp_path}/n; echo 7.batch;"
-        " [ $n -le 0 ] || echo 7.3",
+        f"read n < {tmp_path}/n; echo $((n - 1)) > {tmp_path}/n; echo 7.batch batch;"
+        " echo 7.1 bash; [ $n -le 0 ] || echo 7.3 rankbench.launch",
     )
     (tmp_path / "n").write_text("3\n")
     program("scancel", "")
-    SlurmJob("7", ()).end_steps({"7.batch"})
+    SlurmJob("7", ()).end_steps()
     asked = calls.read_text().splitlines()
     assert asked.count("scancel --signal=KILL 7.3") == 1
     assert len(asked) == 5
-
-
-def test_steps_of_others_stay(program):
-    calls = program("squeue", "echo 7.batch; echo 7.0")
-    assert SlurmJob("7", ()).list_steps() == {"7.batch", "7.0"}
-    SlurmJob("7", ()).end_steps({"7.batch", "7.0"})
-    assert "scancel" not in calls.read_text()
 
 
 @pytest.mark.parametrize(

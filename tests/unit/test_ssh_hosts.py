@@ -243,8 +243,8 @@ def ask(tmp_path: Path) -> Callable[..., tuple[list[str], list[str]]]:
         }
         data = tmp_path / "data"
         needs = Needs(source=SOURCE, code="ab", data_dir=data, native=True)
-        with SshHosts.inspect(site, needs) as (hosts, faults):
-            return [] if hosts is None else list(hosts.names), faults
+        with SshHosts.open(site, 1, needs, None) as hosts:
+            return list(hosts.names), list(hosts.faults)
 
     return ask
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import FileIO
@@ -161,25 +161,21 @@ class Hosts(ABC):
         share_files: whether other hosts read the supervisor's heartbeat.
         end_within: seconds that the command of `step` gets to end everything itself,
             before the supervisor ends its processes.
-        is_here: whether the supervisor runs on one of the hosts.
-        held: how many hosts a job occupies, whether it uses them or not; 0 if only
-            those of a launch count.
-        helpers: ids of processes here that outlast single launches.
+        faults: of hosts that cannot be used, each with its remedy; only if `open` was
+            not to wait.
     """
 
     names: tuple[str, ...]
-    start_within: float
+    start_within = 0.0
     share_files = True
     end_within = 0.0
-    is_here = True
-    held = 0
-    helpers: Sequence[int] = ()
+    faults: Sequence[str] = ()
 
     @classmethod
     def find(cls, nodes: int) -> Self:
         """Return all hosts that this process has, without waiting.
 
-        Only `open` and `inspect` here call it: a class with its own needs none.
+        Only `open` here calls it: a class with its own needs none.
 
         Args:
             nodes: how many are needed.
@@ -192,7 +188,7 @@ class Hosts(ABC):
     @classmethod
     @contextmanager
     def open(
-        cls, site: Mapping[str, Any], nodes: int, needs: Needs, waiting: Waiting
+        cls, site: Mapping[str, Any], nodes: int, needs: Needs, waiting: Waiting | None
     ) -> Iterator[Self]:
         """A context in which a job has its hosts, and nothing else measures there.
 
@@ -200,29 +196,14 @@ class Hosts(ABC):
             site: of the plan.
             nodes: the most hosts that a launch uses.
             needs: what must be on the hosts.
-            waiting: how to wait for them.
+            waiting: how to wait for them. None: the hosts are only inspected, whatever
+                measures there, and without those that cannot be used.
 
         Raises:
             ValueError: the job lacks hosts, or one of them cannot be used.
         """
-        with machine_to_itself(waiting):
+        with machine_to_itself(waiting) if waiting else nullcontext():
             yield cls.find(nodes)
-
-    @classmethod
-    @contextmanager
-    def inspect(
-        cls, site: Mapping[str, Any], needs: Needs
-    ) -> Iterator[tuple[Self | None, list[str]]]:
-        """A context in which hosts can be inspected, without waiting for measurements.
-
-        Yields:
-            The hosts that can be used (None if there are none), and what is wrong with
-            the others, each with its remedy.
-
-        Raises:
-            ValueError: this process has too few hosts.
-        """
-        yield cls.find(site["nodes"]), []
 
     def choose(self, count: int, turn: int) -> Hosts:
         """Return the hosts of a launch.
@@ -256,16 +237,8 @@ class Hosts(ABC):
         """Return the environment variables that the command of `step` needs."""
         return {}
 
-    def list_steps(self) -> set[str] | None:
-        """Return the ids of what runs on the hosts now; None if that is unknown."""
-        return None
-
-    def end_steps(self, before: set[str] | None) -> None:
-        """End what a launch left on the hosts, and wait until it has ended.
-
-        Args:
-            before: the result of `list_steps` before the launch.
-        """
+    def end_steps(self) -> None:
+        """End what commands of `step` left on the hosts; wait until it has ended."""
         return
 
     @classmethod
@@ -337,7 +310,6 @@ class ThisMachine(Hosts):
     """This machine, on which a command simply runs."""
 
     names = ("localhost",)
-    start_within = 0.0
     share_files = False
 
     @classmethod

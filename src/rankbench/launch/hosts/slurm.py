@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from rankbench.environ import for_slurm, for_srun, host_name, read_job
+from rankbench.environ import for_slurm, for_srun, read_job
 from rankbench.launch.hosts.base import (
     TIME_LIMIT,
     Asked,
@@ -27,6 +27,7 @@ from rankbench.launch.hosts.base import (
 
 ASK_SECONDS = 30.0
 STEP_GONE_AFTER = 60.0  # seconds
+_STEP = "rankbench.launch"  # name of the steps of a launch
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class SlurmJob(Hosts):
 
     id: str
     names: tuple[str, ...]
-    start_within = 0.0
 
     @classmethod
     def find(cls, nodes: int) -> Self:
@@ -62,16 +62,6 @@ class SlurmJob(Hosts):
             )
         return cls(job.id, tuple(hosts))
 
-    @property
-    def held(self) -> int:  # type: ignore[override]
-        return len(self.names)
-
-    @property
-    def is_here(self) -> bool:  # type: ignore[override]
-        # A launch may use other hosts of the job, and `salloc` may leave its user on
-        # the login node.
-        return host_name() in self.names
-
     def choose(self, count: int, turn: int) -> SlurmJob:
         """Return hosts in Slurm's order, in which srun numbers its tasks.
 
@@ -84,6 +74,7 @@ class SlurmJob(Hosts):
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return [
             "srun",
+            f"--job-name={_STEP}",
             f"--nodes={len(self.names)}",
             f"--nodelist={','.join(self.names)}",
             f"--ntasks={len(self.names) * how.tasks_per_host}",
@@ -109,22 +100,18 @@ class SlurmJob(Hosts):
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
         return for_srun(inherited)
 
-    def list_steps(self) -> set[str] | None:
-        said = try_slurm(
-            "squeue", "--noheader", "--steps", f"--jobs={self.id}", "--format=%i"
-        )
-        return None if said is None else set(said.split())
-
-    def end_steps(self, before: set[str] | None) -> None:
+    def end_steps(self) -> None:
         # srun cannot deliver signals to a host that it has lost.
         deadline = time.monotonic() + STEP_GONE_AFTER
         cancelled = False
+        steps = ("--steps", f"--jobs={self.id}", "--format=%i %j")
         while time.monotonic() < deadline:
-            left = self.list_steps()
-            if left is None or before is None or not left - before:
+            said = try_slurm("squeue", "--noheader", *steps) or ""
+            left = re.findall(rf"^(\S+) {_STEP}\s*$", said, re.MULTILINE)
+            if not left:
                 return
             if not cancelled:
-                try_slurm("scancel", "--signal=KILL", *sorted(left - before))
+                try_slurm("scancel", "--signal=KILL", *left)
                 cancelled = True
             time.sleep(0.2)
 

@@ -45,15 +45,14 @@ class JobArray(Hosts):
 
     Attributes:
         tasks: number of hosts.
-        start_within: seconds within which all of them must have started.
         options: options of sbatch for each task.
+        start_within: seconds within which all of them must have started.
     """
 
     tasks: int
-    start_within: float
     options: tuple[str, ...]
+    start_within: float
     names = ()
-    is_here = False
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         module = (sys.executable, "-m", "rankbench.launch.hosts.slurm_job_array")

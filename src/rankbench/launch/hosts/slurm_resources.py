@@ -134,7 +134,7 @@ def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
     options += ["--no-requeue", *_options(site, wanted)]
-    return JobArray(planned.shape.nodes, start_within, tuple(options))
+    return JobArray(planned.shape.nodes, tuple(options), start_within)
 
 
 def job_seconds(

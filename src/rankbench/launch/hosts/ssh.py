@@ -40,6 +40,7 @@ from rankbench.launch.hosts.base import (
 from rankbench.launch.hosts.ssh_host import BUSY
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.hosts.ssh_step import COPY_SECONDS, Connection, close
+from rankbench.launch.processes import spared
 from rankbench.launch_spec import LaunchSpec
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
@@ -80,7 +81,7 @@ class Session(Connection):
         """Run a program of the host, in place of the one before."""
         self.close()
         with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -88,7 +89,8 @@ class Session(Connection):
                 # Ctrl-C is for the program that has opened the connection.
                 start_new_session=True,
             )
-        threading.Thread(target=_beat, args=(self._process,), daemon=True).start()
+        spared.add(process.pid)
+        threading.Thread(target=_beat, args=(process,), daemon=True).start()
 
     def answer(
         self, heed: Callable[[], None], *, after: int = 0, seconds: float | None = None
@@ -140,6 +142,7 @@ class Session(Connection):
         """End the connection, and with it what it holds."""
         if self._process is not None:
             close(self._process)
+            spared.discard(self._process.pid)
             try:
                 self._process.wait(5.0)
             except subprocess.TimeoutExpired:
@@ -164,13 +167,14 @@ def _beat(process: subprocess.Popen[bytes]) -> None:
 class SshHosts(Hosts):
     """Hosts of a site file, the first of which a launch uses."""
 
-    start_within = 0.0
     # Hosts first ask ranks to end, then kill them, then their files are fetched.
     end_within = 30.0
-    is_here = False
 
     def __init__(
-        self, sessions: Sequence[Session], places: Mapping[str, str] | None
+        self,
+        sessions: Sequence[Session],
+        places: Mapping[str, str] | None,
+        faults: Sequence[str] = (),
     ) -> None:
         """Keep the connections to the hosts.
 
@@ -178,51 +182,44 @@ class SshHosts(Hosts):
             sessions: with the hosts, that of rank 0 first.
             places: as of `places_of`; None if they see this machine's files at the same
                 paths.
+            faults: of other hosts.
         """
-        self.sessions, self._places = sessions, places
+        self.sessions, self._places, self.faults = sessions, places, faults
         self.share_files = places is None
         self.names = tuple(session.name for session in sessions)
-        self.helpers = [session.pid for session in sessions if session.pid]
 
     @classmethod
     @contextmanager
     def open(
-        cls, site: _Site, nodes: int, needs: Needs, waiting: Waiting
+        cls, site: _Site, nodes: int, needs: Needs, waiting: Waiting | None
     ) -> Iterator[Self]:
-        listed = site["hosts"][:nodes]
+        say, heed = waiting or Waiting(print, lambda: None)
+        places = None if site["shared"] else places_of(needs)
         with ExitStack() as stack:
-            found, faults = _connect(stack, site, listed, needs, waiting.heed)
-            faults += _differing_images(found, needs) if site["shared"] else []
-            if faults:
+            listed = site["hosts"][:nodes]
+            found, faults = _connect(stack, site, listed, needs, heed)
+            if waiting is None or site["shared"]:
+                faults += _differing_images(found, needs, copied=not site["shared"])
+            if waiting is None:
+                needs = replace(needs, images={})  # only those that are there count
+            elif faults:
                 raise ValueError("hosts in site.yaml: " + "; ".join(faults))
-            # In the same order everywhere, so that two runs never wait for each other.
-            # The hosts hold the locks, since this machine need not be a host.
-            for session in sorted(found, key=lambda session: session.name):
-                session.hold(waiting)
-            if not site["shared"]:
-                for session in found:
-                    bring(session, needs, waiting.say)
-            yield cls(found, None if site["shared"] else places_of(needs))
-
-    @classmethod
-    @contextmanager
-    def inspect(
-        cls, site: _Site, needs: Needs
-    ) -> Iterator[tuple[Self | None, list[str]]]:
-        with ExitStack() as stack:
-            hosts = site["hosts"]
-            found, faults = _connect(stack, site, hosts, needs, lambda: None)
-            faults += _differing_images(found, needs, copied=not site["shared"])
+            else:
+                # In the same order everywhere, so that two runs never wait for each
+                # other. The hosts hold the locks, since this machine need not be one.
+                for session in sorted(found, key=lambda session: session.name):
+                    session.hold(waiting)
             usable = []
             for session in found:
                 try:
                     if not site["shared"]:
-                        bring(session, replace(needs, images={}), print)
+                        bring(session, needs, say)
                     usable.append(session)
                 except ValueError as error:
+                    if waiting:
+                        raise
                     faults.append(str(error))
-            places = None if site["shared"] else places_of(needs)
-            yield cls(usable, places) if usable else None, faults
+            yield cls(usable, places, faults)
 
     def choose(self, count: int, turn: int) -> SshHosts:
         chosen = self.sessions[:count]

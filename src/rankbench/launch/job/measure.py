@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_needs
-from rankbench.launch import processes
 from rankbench.launch.hosts.base import Needs, Waiting, hosts_of, machine_to_itself
 from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.claim import read_request
@@ -26,6 +25,7 @@ from rankbench.record import (
     read_json,
     write_json,
 )
+from rankbench.schedulers import scheduler_of
 from rankbench.stopping import LaunchHistory
 
 
@@ -168,16 +168,15 @@ def _open_hosts(
     )
     nodes = max(attempt.shape.nodes for attempt in attempts)
     with hosts_of(plan.site).open(plan.site, nodes, needs, waiting) as hosts:
-        processes.spared.update(hosts.helpers)
         if len(attempts) == 1:
             # All launches are on the same hosts.
             yield lambda attempt, _: hosts.choose(nodes, 0), None
             return
-        widest = max(attempt.cell.size.devices_per_node for attempt in attempts)
-        yield (
-            lambda attempt, turn: hosts.choose(attempt.shape.nodes, turn),
-            hosts.held * widest or None,
-        )
+        held = None
+        if scheduler_of(plan.site).has_queue:
+            widest = max(attempt.cell.size.devices_per_node for attempt in attempts)
+            held = len(hosts.names) * widest
+        yield lambda attempt, turn: hosts.choose(attempt.shape.nodes, turn), held
 
 
 def _end(

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankbench.environ import job_id
+from rankbench.environ import host_name, job_id
 from rankbench.launch import processes
-from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.base import Hosts, ThisMachine
 from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process.classify import Ending, Outcome, classify, judge_gate
 from rankbench.launch.process.command import build_command, find_settings
@@ -96,7 +96,6 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     if spec.is_spread:
         spec.secret.touch(0o600)
         spec.secret.write_text(secrets.token_hex())
-    steps = hosts.list_steps()
     devices = find_devices(spec, hosts, command.env)
     # Time in the queue counts as well.
     time_limit = spec.options.time_limit + hosts.start_within
@@ -131,7 +130,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
             job_ended = None if returncode == 0 else hosts.why_ended()
             # A job that ends also ends its steps, and leaves no time to wait.
             if job_ended is None:
-                hosts.end_steps(steps)
+                hosts.end_steps()
             # Only now: what has ended on a host that is lost is known later.
             if returncode != 0 and (lost := hosts.find_lost()):
                 log.write(f"lost the host {lost}\n".encode())
@@ -203,7 +202,10 @@ def find_devices(
     spec: LaunchSpec, hosts: Hosts, env: Mapping[str, str]
 ) -> Devices | None:
     """Return the GPUs of this host to watch; None if the launch uses none here."""
-    if spec.cell.device != "cuda" or not hosts.is_here:
+    # A launch may use other hosts of the job, and `salloc` may leave its user on the
+    # login node.
+    is_here = not {host_name(), *ThisMachine.names}.isdisjoint(hosts.names)
+    if spec.cell.device != "cuda" or not is_here:
         return None
     # Launches on CPUs need nothing of NVML.
     from rankbench.launch.process.gpu_usage import open_devices

@@ -114,13 +114,13 @@ def inspect(plan: Facts, root: Path) -> Facts:
     )
     folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=root))
     try:
-        with hosts_of(site).inspect(site, needs) as (hosts, faults):
+        with hosts_of(site).open(site, site["nodes"], needs, None) as hosts:
             found: Facts = {"hosts": [], "said": "", "pmix": False, "reach": {}}
-            if hosts is not None:
+            if hosts.names:
                 found |= _look_at_hosts(site, hosts, folder, next(iter(notes), None))
-            if hosts is not None and scheduler_of(site).lists_hosts:
+            if scheduler_of(site).lists_hosts:
                 found["reach"] = _try_to_reach(site, hosts, found["hosts"], folder)
-            return found | {"faults": faults}
+            return found | {"faults": list(hosts.faults)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
