@@ -132,19 +132,8 @@ CASES = [
     Case("fsdp", {"offload": True}, BF16),
     Case("fsdp", {"offload": True}, {"device": "cuda", "precision": "fp8"}),
     Case("fsdp", cell={"checkpointing": "full"}),
-    Case("fsdp", {"implementation": "fsdp1"}),
-    Case("fsdp", {"implementation": "fsdp1", "shard_ranks": 4}),
     Case("fsdp", {"accumulation": 4}, BF16),
-    Case("fsdp", {"accumulation": 4, "implementation": "fsdp1"}, TIED),
     Case("fsdp", {"accumulation": 2}, TIED),
-    Case(
-        "fsdp",
-        {
-            "accumulation": 2,
-            "implementation": "fsdp1",
-            "reshard_after_forward": False,
-        },
-    ),
     Case("fsdp", {}, EXPERTS),
     Case("mesh"),
     Case("mesh", {"microbatches": 2}, {**BF16, "checkpointing": "full"}),
@@ -317,10 +306,10 @@ class Planted(Fsdp):
         # BEFORE
         super().setup(model, make_optimizer)
 
-    def train_on(self, batch, mark):
+    def step(self, batch, mark):
         inputs, targets = batch
         # WITHIN
-        loss = super().train_on((inputs, targets), mark)
+        loss = super().step((inputs, targets), mark)
         # AFTER
         return loss
 """

@@ -225,7 +225,7 @@ def test_it_judges_every_model(model, tmp_path):
     [
         ("ddp", "selective", {}),
         ("fsdp", "none", {}),
-        ("fsdp", "full", {"implementation": "fsdp1", "accumulation": 2}),
+        ("fsdp", "full", {"accumulation": 2}),
         ("mesh", "full", {"tensor": 2}),
         pytest.param(
             "pipeline", "none", {"microbatches": 2}, marks=pytest.mark.further

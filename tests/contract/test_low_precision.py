@@ -54,13 +54,8 @@ def of_replicas(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[
     ("name", "options", "model"),
     [
         case("fsdp", {}, "convnet"),
-        case("fsdp", {"implementation": "fsdp1"}, "convnet"),
         # Batch normalisation needs weights of the dtype of its running statistics.
         case("fsdp", {}, "resnet18"),
-        pytest.param(
-            *("fsdp", {"implementation": "fsdp1"}, "resnet18"),
-            marks=pytest.mark.further,
-        ),
         case("fsdp", {"channels_last": True}, "convnet"),
         case("deepspeed", {"channels_last": True}, "convnet"),
         case("deepspeed", {"stage": 1}, "convnet"),
@@ -95,7 +90,6 @@ def test_bf16_learns_what_ddp_learns(name, options, model, of_replicas, tmp_path
         ("mesh", {"options": {"tensor": 2}}),
         ("ddp_dp", {"topology": "2x2"}),
         ("fsdp", {"options": {"accumulation": 2}, "checkpointing": "full"}),
-        ("fsdp", {"options": {"implementation": "fsdp1"}}),
     ],
 )
 def test_float8_learns_what_bf16_learns(name, more, tmp_path):

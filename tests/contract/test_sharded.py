@@ -29,7 +29,6 @@ def check_same(weights: dict[str, torch.Tensor], learnt: dict[str, torch.Tensor]
         ("mesh", {"copy": 2}, 4),
         ("fsdp", {"shard_ranks": 2}, 4),
         ("fsdp", {"shard_ranks": 2, "reshard_after_forward": False}, 4),
-        ("fsdp", {"shard_ranks": 2, "implementation": "fsdp1"}, 4),
     ],
 )
 def test_two_dimensions_learn_the_same(name, options, copies, learnt, tmp_path):

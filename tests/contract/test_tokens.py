@@ -69,17 +69,16 @@ def test_experts_are_trained_as_by_a_single_process(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    "name",
     [
-        case(name, options)
+        case(name)
         for name in COMPARED
         if STRATEGIES[name].needs["shared_weights"] or name == "mesh"
-        for options in ({}, *([{"implementation": "fsdp1"}] if name == "fsdp" else []))
     ],
 )
-def test_tied_embeddings_stay_tied(name, options, tmp_path):
+def test_tied_embeddings_stay_tied(name, tmp_path):
     require_packages(name)
-    assert judge(tmp_path, name, model_options=TIED, options=options) == "ok"
+    assert judge(tmp_path, name, model_options=TIED) == "ok"
 
 
 FOUR_STAGES = {"pipe": 2, "microbatches": 4, "balance": "1,1,2,1"}

@@ -20,7 +20,6 @@ from torch import Tensor, distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.amp import GradScaler
 from torch.distributed import device_mesh
-from torch.distributed.fsdp import _flat_param
 from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -328,7 +327,6 @@ def join_fake_ranks(rank: int, ranks: int, ledger: Ledger) -> None:
     _change(ddp.DistributedDataParallel, "forward", _forward_with_hook)
     _change(distributed, "all_reduce", _ending)
     _change(GradScaler, "_maybe_opt_step", lambda _: step_finitely)
-    _change(_flat_param, "_data_ptr_allocated", lambda _: _is_allocated)
     # Stages would ask each other for shapes, which they know.
     _change(schedules._PipelineSchedule, "_warmup_p2p", lambda _: _trust_shapes)
     for module in [m for n, m in sys.modules.items() if n.startswith("deepspeed.")]:
@@ -382,10 +380,6 @@ def _forward_with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward(module, *inputs, **kwargs)
 
     return call
-
-
-def _is_allocated(tensor: Tensor) -> bool:
-    return tensor.untyped_storage().size() > 0
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

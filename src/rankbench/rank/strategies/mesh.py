@@ -70,6 +70,8 @@ class Mesh(Pipeline):
         },
     ]
     casts = True
+    # Whether weights, gradients and the optimizer's state are on the host.
+    offload = False
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -79,11 +81,20 @@ class Mesh(Pipeline):
         # Loss of logits of which a rank has some words.
         self._loss = (self._split_loss,) if self.axes["tensor"].size > 1 else ()
         if self.ranks == 1:
-            self._borders = [(0, len(self.model))]
             split_decoder(self.model, self.axes)
-            again = self.chosen["reshard_after_forward"]
-            self.shards.add(self.model, again=again, experts=self.expert_shards)
-            self.load(self.model, self.world.device)
+            device = self.world.device
+            self.shards.add(
+                self.model,
+                again=self.chosen["reshard_after_forward"],
+                # On a CPU, as of fake ranks, there is nothing to offload to.
+                offload=self.offload and device.type == "cuda",
+                experts=self.expert_shards,
+            )
+            self.load(self.model, torch.device("cpu") if self.offload else device)
+            # Only weights are offloaded.
+            for module in self.model.modules():
+                for name, buffer in module.named_buffers(recurse=False):
+                    setattr(module, name, buffer.to(device))
             self.optimizer = make_optimizer(by_mesh(self.model.parameters()))
 
     def find_group(self) -> ProcessGroup | None:

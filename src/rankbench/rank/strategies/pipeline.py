@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -118,8 +118,7 @@ class Pipeline(Strategy):
     model: nn.Sequential
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
-        assert isinstance(model, nn.Sequential), "models are sequences of named parts"
-        self.model = model
+        self.model = cast(nn.Sequential, model)
         self.make_optimizer = make_optimizer
         self.group = self.find_group()
         self.ranks = self.group.size() if self.group else 1
@@ -128,7 +127,7 @@ class Pipeline(Strategy):
         self.costs: list[float] = []
         self._sends: list[Tensor] = []
         self.count = int(self.chosen["microbatches"])
-        self.per_rank = stages_of_rank(self.chosen, self.needs["schedules"])
+        self.per_rank = stages_of_rank(self.chosen, self.needs.get("schedules", {}))
 
     def step(self, batch: Batch, mark: Mark) -> Tensor | None:
         if not self.stages:
@@ -193,28 +192,26 @@ class Pipeline(Strategy):
         clip(self.optimizer, max_norm, self.group)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights of this rank's parts; on rank 0 those of the whole model."""
-        if self.group is None:
-            return {name: whole(own) for name, own in self.model.state_dict().items()}
-        members = distributed.get_process_group_ranks(self.group)
-        children = [name for name, _ in self.model.named_children()]
-        owner = {
-            name: self._owner(stage)
-            for stage, (a, b) in enumerate(self._borders)
-            for name in children[a:b]
-        }
-        weights = {}
+        """The weights of the whole model on rank 0, one by one; none on the others."""
+        members = [self.world.rank]
+        owner: dict[str, int] = {}
+        if self.group is not None:
+            members = distributed.get_process_group_ranks(self.group)
+            children = [name for name, _ in self.model.named_children()]
+            for stage, (a, b) in enumerate(self._borders):
+                owner |= dict.fromkeys(children[a:b], self._owner(stage))
+        weights, device = {}, self.world.device
         for name, value in self.model.state_dict().items():
-            source = owner[name.partition(".")[0]]
+            source = owner.get(name.partition(".")[0], 0)
             if source == self.place:
-                weights[name] = whole(value)
+                value = whole(value.to(device))
                 if source != 0 and members[0] == 0:
-                    distributed.send(weights[name].contiguous(), 0, self.group)
+                    distributed.send(value.contiguous(), 0, self.group)
             elif self.world.rank == 0:
-                weights[name] = torch.empty(
-                    value.shape, dtype=value.dtype, device=self.world.device
-                )
-                distributed.recv(weights[name], members[source], self.group)
+                value = torch.empty(value.shape, dtype=value.dtype, device=device)
+                distributed.recv(value, members[source], self.group)
+            if self.world.rank == 0:
+                weights[name] = value.cpu()
         return weights
 
     def find_group(self) -> ProcessGroup | None:
