@@ -14,7 +14,6 @@ from torch import distributed, nn
 
 from rankbench.environ import Place
 from rankbench.rank.facts.usage import Meter
-from rankbench.rank.models.transformer import AttentionBlock
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import train
@@ -136,7 +135,7 @@ def small_model() -> nn.Module:
     return nn.Sequential(
         nn.Linear(FEATURES, 32),
         nn.Unflatten(1, (4, 8)),
-        AttentionBlock(8, heads=2, mlp=16),
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True),
         nn.Flatten(),
         nn.Linear(32, CLASSES),
     )

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from rankbench.rank import models, torchvision_ops
-from rankbench.rank.models import _experts, emulated, lstm, pyramidnet, transformer
+from rankbench.rank.models import _experts, emulated, lstm, pyramidnet
 from rankbench.rank.models.gpt import Attention
 from rankbench.rank.torchvision_ops import import_torchvision
 
@@ -92,22 +92,6 @@ def test_transformer_chooses_its_patches(image_size, patch):
 def test_transformer_refuses_what_no_patch_divides():
     with pytest.raises(ValueError, match=r"4, 7, 2 pixels: none of these divides 25"):
         models.build("transformer", channels=1, image_size=25, classes=10)
-
-
-def test_transformer_attends_with_every_head():
-    block = transformer.AttentionBlock(width=8, heads=2, mlp=16)
-    tokens = torch.rand(3, 5, 8)
-    normed = block.norm1(tokens)
-    heads = []
-    for head in (slice(0, 4), slice(4, 8)):
-        query, key, value = (
-            linear(normed)[..., head]
-            for linear in (block.query, block.key, block.value)
-        )
-        heads.append((query @ key.mT / 2).softmax(-1) @ value)
-    attended = tokens + block.out(torch.cat(heads, -1))
-    expected = attended + block.down(block.gelu(block.up(block.norm2(attended))))
-    torch.testing.assert_close(block(tokens), expected)
 
 
 def test_pyramidnet_has_the_names_that_study_002_prints():

@@ -130,8 +130,7 @@ def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
             # Of stages the first and the last one. Ranks that each have a part of every
             # layer are like rank 0.
             "ranks": [0]
-            if shape.replica_ranks == 1
-            or {"sequence", "pipe"} & cell.options.keys() == {"sequence"}
+            if cell.options.get("pipe", shape.replica_ranks) == 1
             else [0, shape.ranks - 1],
         }
         for cell, shape in cells

@@ -32,7 +32,15 @@ def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
         positions=Positions((image_size // patch) ** 2, WIDTH),
     )
     for number in range(1, BLOCKS + 1):
-        parts[f"block{number}"] = AttentionBlock(WIDTH, HEADS, MLP)
+        parts[f"block{number}"] = nn.TransformerEncoderLayer(
+            WIDTH,
+            HEADS,
+            MLP,
+            dropout=0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
     parts["mean"] = Mean()
     parts["norm"] = nn.LayerNorm(WIDTH)
     parts["head"] = nn.Linear(WIDTH, classes)
@@ -76,43 +84,6 @@ class Positions(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens + self.weight
-
-
-class AttentionBlock(nn.Module):
-    """A pre-norm block of attention and MLP on [N, tokens, width]."""
-
-    def __init__(self, width: int, heads: int, mlp: int) -> None:
-        super().__init__()
-        assert width % heads == 0
-        self.head_width = width // heads
-        self.norm1 = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, mlp)
-        self.gelu = nn.GELU()
-        self.down = nn.Linear(mlp, width)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        normed = self.norm1(tokens)
-        attended = functional.scaled_dot_product_attention(
-            self._split(self.query(normed)),
-            self._split(self.key(normed)),
-            self._split(self.value(normed)),
-        )
-        tokens = tokens + self.out(attended.transpose(1, 2).flatten(2))
-        result: torch.Tensor = tokens + self.down(
-            self.gelu(self.up(self.norm2(tokens)))
-        )
-        return result
-
-    def _split(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Reshape [N, tokens, width] to [N, heads, tokens, width of a head]."""
-        # -1, because under tensor parallelism a rank holds only some of the heads.
-        heads: torch.Tensor = tokens.unflatten(-1, (-1, self.head_width))
-        return heads.transpose(1, 2)
 
 
 class Mean(nn.Module):

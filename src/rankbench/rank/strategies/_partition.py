@@ -36,33 +36,17 @@ def count_parts(
         ValueError: there are fewer parts than groups, or the numbers in `balance` do
             not fit the parts or the groups.
     """
-    costs = weigh_parts(balance, parts, images, load)
-    return share_out(balance, costs, len(parts), groups)
-
-
-def share_out(
-    balance: str, costs: Sequence[float], parts: int, groups: int
-) -> list[int]:
-    """As `count_parts`, by what `weigh_parts` has found."""
-    if costs:
-        return split_evenly(costs, groups)
+    if balance == "measured":
+        return split_evenly(measure_parts(parts, images, load), groups)
+    if balance == "parameters":
+        sizes = [sum(p.numel() for p in part.parameters()) for part in parts]
+        return split_evenly(sizes, groups)
     counts = [int(count) for count in balance.split(",")]
-    if len(counts) != groups or sum(counts) != parts:
+    if len(counts) != groups or sum(counts) != len(parts):
         raise ValueError(
-            f"balance {balance} is not for {parts} parts in {groups} groups"
+            f"balance {balance} is not for {len(parts)} parts in {groups} groups"
         )
     return counts
-
-
-def weigh_parts(
-    balance: str, parts: Sequence[nn.Module], images: Tensor, load: Load
-) -> list[float]:
-    """Cost of each part: seconds or parameters; [] if `balance` gives the numbers."""
-    if balance == "measured":
-        return measure_parts(parts, images, load)
-    if balance == "parameters":
-        return [float(sum(p.numel() for p in part.parameters())) for part in parts]
-    return []
 
 
 def measure_parts(

@@ -7,7 +7,7 @@ schedulers. The harness loads the batches, takes the time and writes the record.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -78,6 +78,18 @@ class Operation:
     def ranks(self, world: World) -> int:
         """Number of ranks that take part."""
         return world.size if self.group is None else self.group.size()
+
+
+def stand_in(like: Sequence[Tensor], device: torch.device) -> Batch:
+    """A batch of random images, or tokens 0, and targets 0; for steps timed apart.
+
+    Args:
+        like: inputs and targets on the meta device, which have shapes and dtypes only.
+        device: device of the batch.
+    """
+    inputs, targets = like
+    draw = torch.rand_like if inputs.is_floating_point() else torch.zeros_like
+    return draw(inputs, device=device), torch.zeros_like(targets, device=device)
 
 
 class Strategy(ABC):

@@ -15,13 +15,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.strategies._readiness import bucket_times, time_gradients
-from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import (
     Batch,
     MakeOptimizer,
     Mark,
     Operation,
     Strategy,
+    stand_in,
 )
 
 # torch requires two steps before PowerSGD starts; planning requires that they fall

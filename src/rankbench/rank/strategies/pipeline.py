@@ -16,13 +16,13 @@ from rankbench.decoder import split_evenly, stages_of_rank
 from rankbench.rank.strategies._axes import by_mesh, clip, whole
 from rankbench.rank.strategies._partition import count_parts, measure_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
-from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import (
     Batch,
     MakeOptimizer,
     Mark,
     Operation,
     Strategy,
+    stand_in,
 )
 
 # Extra steps for measuring how long each rank waits.

@@ -98,8 +98,7 @@ class RpcPmp(Strategy):
         weights = self.own_weights()
         if self.world.rank == 0:
             for name in self.others:
-                of_other = rpc.rpc_sync(name, _own_weights)
-                weights |= {k: v.to(self.world.device) for k, v in of_other.items()}
+                weights |= rpc.rpc_sync(name, _call, ("own_weights",))
         barrier()  # rank 0 has read the weights of all ranks
         return weights
 
@@ -113,26 +112,33 @@ class RpcPmp(Strategy):
             self.load(part, self.world.device)
         self.stage = Stage(parts[first:last], self.arithmetic, self.low_dtype)
 
-    def parameters(self) -> list[nn.Parameter]:
-        """The parameters of this rank's stage, or a dummy if the stage has none.
+    def parameters(self) -> list[Any]:
+        """References to the parameters of this rank's stage.
 
-        An optimizer requires at least one parameter.
+        An optimizer requires at least one parameter: a stage without any has a dummy.
         """
-        return list(self.stage.parameters()) or [nn.Parameter(torch.zeros(1))]
+        own = list(self.stage.parameters()) or [nn.Parameter(torch.zeros(1))]
+        return [rpc.RRef(parameter) for parameter in own]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Run this rank's stage on a micro-batch.
+    def forward(self, x: Any) -> Tensor:
+        """Run this rank's stage on a micro-batch, once it has arrived.
 
         Each micro-batch arrives in a thread of its own, so a lock serialises them.
         """
+        arrived = x.to_here() if isinstance(x, rpc.PyRRef) else x
         with self.lock:
-            y: Tensor = self.stage(x.to(self.world.device))
-            return y
+            y: Tensor = self.stage(arrived.to(self.world.device))
+            return y.cpu()
 
     def own_weights(self) -> dict[str, Tensor]:
-        """The weights of the parts on this rank."""
+        """The weights of the parts on this rank, in the memory of its host."""
         whole = self.model.state_dict()
-        return {k: v for k, v in whole.items() if k.partition(".")[0] in self.names}
+        names = [name for name in whole if name.partition(".")[0] in self.names]
+        return {name: whole[name].cpu() for name in names}
+
+    def note_end(self, phase: str) -> None:
+        """Note that a phase has ended on all ranks."""
+        self.ended.put(phase)
 
     def _split(self, images: Tensor) -> None:
         balance, ranks = str(self.chosen["balance"]), self.world.size
@@ -142,11 +148,11 @@ class RpcPmp(Strategy):
             counts = count_parts(balance, parts, images[:size], ranks, self.load)
         borders = list(pairwise(accumulate(counts, initial=0)))
         for name, (first, last) in zip(self.others, borders[1:], strict=True):
-            rpc.rpc_sync(name, _keep, (first, last))
+            rpc.rpc_sync(name, _call, ("keep", first, last))
         self.keep(*borders[0])
-        parameters = [rpc.RRef(parameter) for parameter in self.parameters()]
+        parameters = self.parameters()
         for name in self.others:
-            parameters += rpc.rpc_sync(name, _share_parameters)
+            parameters += rpc.rpc_sync(name, _call, ("parameters",))
         self.together = DistributedOptimizer(_make_optimizer, parameters)
 
     def _forward(self, batch: Batch) -> Tensor:
@@ -156,10 +162,8 @@ class RpcPmp(Strategy):
         coming = []
         for part in images.split(size):
             x: Any = self.forward(part)
-            if self.others:
-                x = x.cpu()
             for name in self.others:
-                x = rpc.remote(name, _forward, (x,))
+                x = rpc.remote(name, _call, ("forward", x))
             coming.append(x)
         losses = []
         for x, wanted in zip(coming, labels.split(size), strict=True):
@@ -171,38 +175,21 @@ class RpcPmp(Strategy):
 
     def _end(self, phase: str, mark: Mark) -> None:
         """Mark the end of a phase on all ranks together."""
-        calls = [rpc.rpc_async(name, _note_end, (phase,)) for name in self.others]
+        calls = [
+            rpc.rpc_async(name, _call, ("note_end", phase)) for name in self.others
+        ]
         torch.futures.wait_all(calls)
         mark(phase)
 
 
-# Rank 0 calls the functions below on the other ranks. They act on the strategy of
-# their process.
+# The strategy of this process, which rank 0 calls.
 _here: RpcPmp
 
 
-def _keep(first: int, last: int) -> None:
-    _here.keep(first, last)
-
-
-def _share_parameters() -> list[Any]:
-    return [rpc.RRef(parameter) for parameter in _here.parameters()]
+def _call(method: str, *given: Any) -> Any:
+    return getattr(_here, method)(*given)
 
 
 def _make_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     _here.optimizer = _here.make_optimizer(parameters)
     return _here.optimizer
-
-
-def _forward(x: Any) -> Tensor:
-    """Wait for the output of the previous stage, and run this rank's stage on it."""
-    arrived = x.to_here() if isinstance(x, rpc.PyRRef) else x
-    return _here.forward(arrived).cpu()
-
-
-def _note_end(phase: str) -> None:
-    _here.ended.put(phase)
-
-
-def _own_weights() -> dict[str, Tensor]:
-    return {name: value.cpu() for name, value in _here.own_weights().items()}
