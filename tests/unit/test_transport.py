@@ -8,7 +8,7 @@ import pytest
 
 import logs
 from rankbench.launch.process import transport
-from rankbench.launch.process.transport import group, join, read_log, read_logs
+from rankbench.launch.process.transport import join, read_log, read_logs
 from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
@@ -40,11 +40,6 @@ def test_name_of_a_channel(said, name):
     assert read_log(line)["nccl"]["transports"] == [name]
 
 
-def test_interfaces_of_a_plugin_for_the_same_adapters():
-    log = logs.NCCL_2_10.replace("network IB", "network IBext_v8")
-    assert read_log(log)["nccl"]["interfaces"] == ["mlx5_0:1/IB", "mlx5_1:1/IB"]
-
-
 def test_both_libraries_are_named():
     assert read_log(logs.NCCL_2_10 + logs.UCX_1_13).keys() == {"nccl", "ucx"}
 
@@ -54,31 +49,16 @@ def test_nothing_told(log):
     assert read_log(log) == {}
 
 
-def test_ranks_that_agree_stand_together():
-    texts = [logs.NCCL_2_29_ONE_HOST, logs.NCCL_2_29_OTHER_RANK, logs.NCCL_2_29_SOCKET]
-    found = {rank: read_log(text) for rank, text in enumerate(texts)}
-    groups = group(found)
-    # Only one rank printed the version, which is that of all ranks.
-    version = {"version": "2.29.7+cuda13.0"}
-    other = {"nccl": TOLD["nccl_2_29_socket"]["nccl"] | version}
-    assert groups == [
-        {"ranks": [0, 1], "libraries": TOLD["nccl_2_29_one_host"]},
-        {"ranks": [2], "libraries": other},
-    ]
-
-
-def test_ranks_with_different_versions_differ():
-    newer = logs.NCCL_2_29_ONE_HOST.replace("2.29.7", "2.29.8")
-    found = {0: read_log(logs.NCCL_2_29_ONE_HOST), 1: read_log(newer)}
-    assert [one["ranks"] for one in group(found)] == [[0], [1]]
-
-
 def test_logs_of_a_launch(tmp_path):
+    """Ranks that agree stand together."""
     (tmp_path / "rank0.log").write_text(logs.UCX_1_13)
     (tmp_path / "rank1.log").write_bytes(b"\xff\xfe" + logs.UCX_1_13.encode())
     (tmp_path / "rank2.log").write_text("nothing of the kind\n")
-    told = {"ranks": [0, 1], "libraries": TOLD["ucx_1_13"]}
-    assert read_logs(tmp_path, 4) == [told]
+    (tmp_path / "rank4.log").write_text(logs.NCCL_2_10)
+    assert read_logs(tmp_path, 5) == [
+        {"ranks": [0, 1], "libraries": TOLD["ucx_1_13"]},
+        {"ranks": [4], "libraries": TOLD["nccl_2_10"]},
+    ]
 
 
 def test_a_huge_log_is_not_read_whole(tmp_path, monkeypatch):
