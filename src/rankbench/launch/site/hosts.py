@@ -1,9 +1,9 @@
 """The hosts of a site: what each says of itself, and what is wrong with it.
 
-``python -m rankbench.launch.site.hosts PLAN --out FILE`` runs this module on all hosts
-at the same time, each with the standard library only: with ``FOLDER --look SITE`` a
-host inspects itself, with ``FOLDER --reach FACTS`` it connects to the others while they
-connect to it. ``PLAN --check FILE`` then says what is wrong, each with a remedy.
+``python -m rankbench.launch.site.hosts PLAN`` says what the hosts are, and what is
+wrong, each with a remedy. It runs this module on all hosts at the same time, each with
+the standard library only: with ``FOLDER --look SITE`` a host inspects itself, with
+``FOLDER --reach FACTS`` it connects to the others while they connect to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import glob
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import socket
@@ -79,7 +78,6 @@ LEAST_SCRATCH_MIB = 1024
 MOST_CLOCK_SECONDS = 5.0
 MOST_NAME_SECONDS = 2.0
 MOST_LOAD = 0.5  # of a core
-LEAST_SLURM = (20, 11)  # for `srun --overlap`
 OVER_FABRIC = ("nccl", "mpi")  # backends that use InfiniBand by themselves
 
 
@@ -94,41 +92,56 @@ def inspect(plan: Facts, root: Path) -> Facts:
         root: a folder for temporary files, which the hosts of a Slurm job see.
 
     Returns:
-        As `_look_at_hosts`, and `faults`: hosts that cannot be used, with remedies;
-        `reach`: name of a host -> what `reach` found there.
+        `hosts`: facts of each that reported; `said`: what the start of them said;
+        `began`, `ended`: by the clock of this host; `pmix`: whether srun has PMIx;
+        `faults`: hosts that cannot be used, with remedies; `reach`: name of a host ->
+        what `reach` found there.
     """
     site = plan["site"]
     used = sorted({cell["image"] for cell in plan["cells"] if cell["image"]})
-    images = [plan["images"][name] for name in used]
-    notes = {
-        image["file"]: image["sidecar"]
-        for image in images
-        if os.path.exists(image["file"]) and os.path.exists(image["sidecar"])
-    }
+    planned = [plan["images"][name] for name in used]
+    made = [i for i in planned if i["sha256"] and os.path.exists(i["file"])]
     needs = Needs(
         source=SOURCE,
         code=plan["code"]["rank"],
         data_dir=Path(site["data_dir"]).resolve(),
-        images={file: read_json(Path(n))["sha256"] for file, n in notes.items()},
+        images={image["file"]: image["sha256"] for image in made},
         native=site["software"] == "native",
     )
-    folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=root))
-    try:
-        with hosts_of(site).open(site, site["nodes"], needs, None) as hosts:
-            found: Facts = {"hosts": [], "said": "", "pmix": False, "reach": {}}
-            if hosts.names:
-                found |= _look_at_hosts(site, hosts, folder, next(iter(notes), None))
-            if scheduler_of(site).lists_hosts:
-                found["reach"] = _try_to_reach(site, hosts, found["hosts"], folder)
-            return found | {"faults": list(hosts.faults)}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        hosts_of(site).open(site, site["nodes"], needs, None) as hosts,
+        tempfile.TemporaryDirectory(prefix=".hosts-", dir=root) as place,
+    ):
+        folder = Path(place)
+        listed = [host for host in site["hosts"] if host["name"] in hosts.names]
+        # Without shared files, no image is there yet.
+        image = (
+            None if listed and not site["shared"] else next(iter(needs.images), None)
+        )
+        plain = dict.fromkeys(("software", "native", "images"))
+        asked = {**site, **plain, "hosts": listed, "image": image}
+        began = time.time()
+        said = _run_on(hosts, "--look", asked, folder) if hosts.names else ""
+        ended = time.time()
+        reports = sorted((folder / "work").glob("*.facts.json"))
+        found = [read_json(path) for path in reports]
+        return {
+            "hosts": found,
+            "said": said,
+            "began": began,
+            "ended": ended,
+            "pmix": "pmix" in (_output("srun", "--mpi=list") or ""),
+            "faults": hosts.faults,
+            "reach": _try_to_reach(site, hosts, found, folder),
+        }
 
 
 def _try_to_reach(
     site: Facts, hosts: Hosts, found: Sequence[Facts], folder: Path
 ) -> dict[str, Facts]:
     """Let hosts connect to each other at their addresses on the interface, if any."""
+    if not scheduler_of(site).lists_hosts:
+        return {}
     by_name = {host["host"]: host for host in found}
     names = [name for name in hosts.names if name in by_name]
     addresses = {}
@@ -145,29 +158,6 @@ def _try_to_reach(
     _run_on(hosts, "--reach", {"hosts": listed, "ports": ports}, folder)
     files = {name: folder / "work" / f"{name}.reach.json" for name in names}
     return {name: read_json(file) for name, file in files.items() if file.exists()}
-
-
-def _look_at_hosts(site: Facts, hosts: Hosts, folder: Path, image: str | None) -> Facts:
-    """Let every host inspect itself, and start the image if there is one.
-
-    Returns:
-        `hosts`: facts of each that reported; `said`: what the start of them said;
-        `began`, `ended`: by the clock of this host; `pmix`: whether srun has PMIx.
-    """
-    listed = [host for host in site["hosts"] if host["name"] in hosts.names]
-    asked = {**site, "hosts": listed, "software": None, "native": None, "images": None}
-    # Without shared files it is not there yet.
-    asked["image"] = None if listed and not site["shared"] else image
-    began = time.time()
-    said = _run_on(hosts, "--look", asked, folder)
-    found = sorted((folder / "work").glob("*.facts.json"))
-    return {
-        "hosts": [read_json(path) for path in found],
-        "said": said,
-        "began": began,
-        "ended": time.time(),
-        "pmix": "pmix" in (_output("srun", "--mpi=list") or ""),
-    }
 
 
 def _run_on(hosts: Hosts, task: str, facts: Facts, folder: Path) -> str:
@@ -460,8 +450,6 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
         yield f"has no {path}: correct binds in site.yaml"
     if scheduler.has_queue and host["slurm"] is None:
         yield "has no Slurm commands on PATH: ranks are started by srun there"
-    elif scheduler.has_queue and _numbers(host["slurm"])[:2] < LEAST_SLURM:
-        yield f"has {host['slurm']}: rankbench needs 20.11 or newer (srun --overlap)"
     shm, scratch = host["shm_mib"], host["scratch_mib"]
     if shm is None or shm < LEAST_SHM_MIB:
         yield (
@@ -500,11 +488,6 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
                 f"takes {answer['seconds']:.0f} s to resolve {other} and its address: "
                 "so long each connection takes; correct /etc/resolv.conf"
             )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers in the text of a version, such as `slurm 22.05.8`."""
-    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def _faults_of_driver(
@@ -577,37 +560,25 @@ def describe(site: Facts, found: Facts) -> list[str]:
     return lines
 
 
-def check(plan: Facts, found: Facts) -> int:
-    """Say what the hosts are and what is wrong; 0 without faults, else 1."""
-    site = plan["site"]
-    say(*describe(site, found))
-    cells = [cell for cell in plan["cells"] if cell["infeasible"] is None]
-    faults = find_faults(site, found, cells)
-    for fault in faults:
-        say(f"FAULT {fault}")
-    say(f"{len(faults)} faults" if faults else "all is as site.yaml says")
-    return 1 if faults else 0
-
-
-def main(place: Path, task: str, given: str) -> int:
+def main(place: Path, task: str = "", given: str = "{}") -> int:
     """Do one of the tasks; the place is the plan, or on a host a folder."""
+    asked = json.loads(given)
     if task == "--look":
-        facts = look(json.loads(given), place)
+        facts = look(asked, place)
         write_json(place / f"{facts['host']}.facts.json", facts)
     elif task == "--reach":
-        node, asked = read_node(), json.loads(given)
+        node = read_node()
         found = reach(node, asked["hosts"], asked["ports"])
         write_json(place / f"{asked['hosts'][node]['name']}.reach.json", found)
-    elif task == "--out":
-        restore_job()
-        found = inspect(read_json(place), place.resolve().parent)
-        write_json(Path(given), found)
-        say(f"{len(found['hosts'])} hosts have reported", found["said"])
     else:
-        found = read_json(Path(given))
-        # The next check looks anew.
-        Path(given).unlink()
-        return check(read_json(place), found)
+        restore_job()
+        plan = read_json(place)
+        found = inspect(plan, place.resolve().parent)
+        cells = [cell for cell in plan["cells"] if cell["infeasible"] is None]
+        faults = find_faults(plan["site"], found, cells)
+        say(found["said"], aside=True)
+        say(*describe(plan["site"], found), *(f"FAULT {fault}" for fault in faults))
+        say(f"{len(faults)} faults" if faults else "all is as site.yaml says")
     return 0
 
 
