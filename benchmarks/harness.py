@@ -129,19 +129,9 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     import torch
 
     from rankbench.launch_spec import LaunchSpec
-    from rankbench.rank.facts.usage import Meter
-    from rankbench.rank.purposes import Duty
-    from rankbench.rank.purposes.setup import (
-        draw_model,
-        join_others,
-        load_material,
-        make_batches,
-        set_up_strategy,
-    )
+    from rankbench.rank.purposes.setup import set_up
     from rankbench.rank.training.loop import train
-    from rankbench.rank.training.recipe import memory_format_of
-    from rankbench.rank.world.devices import leave_world, wait_for_all
-    from rankbench.rank.world.lifeline import Progress
+    from rankbench.rank.world.lifeline import Duty, Progress
 
     (out / ".progress").mkdir(exist_ok=True)
     progress = Progress(out / ".progress", place.rank)
@@ -161,43 +151,25 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
         affinity=os.sched_getaffinity(0),
         progress=progress,
     )
-    runtime, world = join_others(duty, precision=cell.precision)
-    material = load_material(cell, data_dir)
-    blueprint = draw_model(cell, material.sizes)
-    strategy = set_up_strategy(cell, world, blueprint, replica_ranks=1)
-    batches = iter(make_batches(duty, cell, material, shape.rank_batch))
-    phases = ["load", "transfer", *strategy.phases]
+    course, *_ = set_up(duty)
+    strategy, world, batches = course.strategy, course.strategy.world, course.batches
     on_gpu = world.device.type == "cuda"
-
-    def barrier() -> None:
-        wait_for_all(runtime, world.devices)
 
     def harness_block() -> list[float]:
         if hasattr(strategy, "_watch_gradients"):
             strategy._watch_gradients()
-        measured = train(
-            strategy,
-            batches,
-            devices=world.devices,
-            phases=phases,
-            warmup=0,
-            steps=BLOCK,
-            non_blocking=cell.non_blocking,
-            memory_format=memory_format_of(cell),
-            barrier=barrier,
-            progress=progress,
-            meter=Meter(),
-        )
+        course.losses.clear()
+        window = train(course, warmup=0, steps=BLOCK)
         forget_hooks(strategy)
         if on_gpu:
-            return [measured.window_s / BLOCK]
-        return [float(step) for step in measured.seconds.sum(axis=1)]
+            return [window.window_s / BLOCK]
+        return [float(step) for step in window.seconds.sum(axis=1)]
 
     bare_step = make_bare_step(strategy, cell)
     forget_hooks(strategy)
 
     def bare_block() -> list[float]:
-        barrier()
+        course.wait()
         seconds = []
         whole = time.perf_counter()
         for _ in range(BLOCK):
@@ -207,7 +179,7 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
                 inputs.to(
                     world.device,
                     non_blocking=cell.non_blocking,
-                    memory_format=memory_format_of(cell),
+                    memory_format=course.memory_format,
                 ),
                 targets.to(world.device, non_blocking=cell.non_blocking),
             )
@@ -225,7 +197,7 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
         for name, block in kinds if pair % 2 else kinds[::-1]:
             blocks[name].append(block())
     (out / f"rank{place.rank}.json").write_text(json.dumps(blocks))
-    leave_world(runtime)
+    course.runtime.leave()
 
 
 def make_bare_step(strategy: Any, cell: Cell) -> Callable[[Any, Any], None]:

@@ -26,7 +26,7 @@ import torch
 from pairs import median_of, report
 from torch import nn
 
-from rankbench.rank.facts.surroundings import Surroundings
+from rankbench.rank.facts.usage import Surroundings
 from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.world.lifeline import Progress
 

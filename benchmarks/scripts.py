@@ -205,7 +205,7 @@ def be_rank(spec: Path) -> None:
             steps.clear()
             while sessions:
                 made = sessions.pop()
-                assert made.window.ended == SETTLE + BLOCK - 1, made.window.ended
+                assert made.ended == SETTLE + BLOCK - 1, made.ended
                 assert made.probe is not None
                 assert made.probe.read(1) is not None
                 made.end()

@@ -12,11 +12,11 @@ import torch
 from ranks import start_ranks
 from torch import distributed, nn
 
+from factories import make_cell
 from rankbench.environ import Place
-from rankbench.rank.facts.usage import Meter
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World
-from rankbench.rank.training.loop import train
+from rankbench.rank.training.loop import Course, train
 from rankbench.rank.world import find_runtime
 from rankbench.rank.world.lifeline import Progress
 
@@ -31,7 +31,6 @@ def run_on_ranks(
     ranks: int,
     *,
     backend: str,
-    phases: list[str],
     options: dict[str, Any],
     steps: int = 6,
     devices: int = 1,
@@ -43,7 +42,7 @@ def run_on_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "progress").mkdir(exist_ok=True)
     arguments = (
-        folder, strategy, ranks, backend, phases, options, steps, devices,
+        folder, strategy, ranks, backend, options, steps, devices,
         replica_ranks, plant, delay,
     )  # fmt: skip
     start_ranks(_be_rank, arguments, ranks)
@@ -59,7 +58,6 @@ def _be_rank(
     strategy: str,
     ranks: int,
     backend: str,
-    phases: list[str],
     options: dict[str, Any],
     steps: int,
     devices: int,
@@ -97,25 +95,20 @@ def _be_rank(
     if plant:
         hook = {"exposed": _exposed_delay, "overlapped": _overlapped_delay}[plant]
         trained.model.register_comm_hook(delay, hook)
-    measured = train(
-        trained,
-        iter(batches(rank // replica_ranks, ranks // replica_ranks, dtype)),
-        devices=(cpu,),
-        phases=phases,
-        warmup=2,
-        steps=steps,
-        non_blocking=False,
-        barrier=runtime.barrier,
+    course = Course(
+        cell=make_cell(),
+        strategy=trained,
+        batches=iter(batches(rank // replica_ranks, ranks // replica_ranks, dtype)),
+        runtime=runtime,
         progress=Progress(folder / "progress", rank),
-        meter=Meter(),
     )
+    window = train(course, warmup=2, steps=steps)
     weights = trained.state_dict()
     report = {
-        "loss": torch.tensor(measured.loss),
-        "seconds": torch.tensor(measured.seconds),
-        "window_s": measured.window_s,
-        "samples": measured.samples,
-        "knows_loss": measured.knows_loss,
+        "loss": None if window.loss is None else torch.tensor(window.loss),
+        "seconds": torch.tensor(window.seconds),
+        "window_s": window.window_s,
+        "samples": window.samples,
         "details": trained.details(),
         "weights": {name: value.double() for name, value in weights.items()},
     }

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from rankbench.environ import Place
+from rankbench.rank.purposes.measure import save_model
 from rankbench.rank.training.saving import (
     TensorDifference,
     compare_models,
     find_models,
     load_model,
-    save_model,
 )
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rankbench.rank.facts import surroundings
-from rankbench.rank.facts.surroundings import Surroundings
+from rankbench.rank.facts import usage
+from rankbench.rank.facts.usage import Surroundings
 from rankbench.rank.world import lifeline
 from rankbench.rank.world.lifeline import Progress
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.unit
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with `proc` and `cgroup`; this process may use CPUs 0 and 2."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2})
-    monkeypatch.setattr(surroundings, "_SHORTEST", 0.0)
+    monkeypatch.setattr(usage, "_SHORTEST", 0.0)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/job/step\n")
     count(tmp_path, idle=0, steal=0)

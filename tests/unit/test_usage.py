@@ -12,10 +12,12 @@ from multiprocessing.synchronize import Event
 import pytest
 import torch
 
-from rankbench.rank.facts.usage import Meter, cpu_time
+from factories import make_cell
+from rankbench.rank.facts.usage import cpu_time
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.single import Single
 from rankbench.rank.training import loop
+from rankbench.rank.world import process_group
 from rankbench.rank.world.lifeline import Progress
 
 pytestmark = pytest.mark.unit
@@ -83,18 +85,14 @@ def test_steps_have_their_own_peak_and_no_collection_of_garbage(tmp_path, monkey
         monkeypatch.setattr(loop, name, lambda _, name=name: seen.append(name))
     cpu = torch.device("cpu")
     strategy = Noting(World(0, 1, 0, cpu, (cpu,), "none", 2), lambda *_: torch.ones(()))
-    measured = loop.train(
-        strategy,
-        itertools.repeat((torch.zeros(2, 3), torch.zeros(2))),
-        devices=(cpu,),
-        phases=["load", "transfer", *Single.phases],
-        warmup=2,
-        steps=3,
-        non_blocking=False,
-        barrier=lambda: None,
+    course = loop.Course(
+        cell=make_cell(),
+        strategy=strategy,
+        batches=itertools.repeat((torch.zeros(2, 3), torch.zeros(2))),
+        runtime=process_group,
         progress=Progress(tmp_path, 0),
-        meter=Meter(),
     )
+    window = loop.train(course, warmup=2, steps=3)
     assert seen == [*2 * ["step"], "read_peaks", "reset_peaks", *3 * ["step"]]
     assert collects == [True, True, False, False, False]
-    assert (measured.collected, gc.isenabled(), gc.get_freeze_count()) == (0, True, 0)
+    assert (window.collected, gc.isenabled(), gc.get_freeze_count()) == (0, True, 0)

@@ -18,8 +18,8 @@ from pathlib import Path
 from rankbench.environ import Place, physical_cores, read_place, restore_devices
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
-from rankbench.rank.purposes import Duty
 from rankbench.rank.world.lifeline import (
+    Duty,
     Progress,
     log_stacks,
     report_failure,

@@ -126,11 +126,9 @@ def merge_reports(
         "steps": first["steps"],
         "steps_per_epoch": first["steps_per_epoch"],
         "warmup": first["warmup"],
-        **{
-            # All ranks of a replica have counted the same samples.
-            key: sum(report["rank"][key] for report in reports) // replica_ranks
-            for key in ("samples", "samples_seen")
-        },
+        # All ranks of a replica have counted the same samples.
+        "samples": sum(report["rank"]["samples"] for report in reports)
+        // replica_ranks,
         "loss": {
             end: _mean([report["loss"][end] for report in reports if report["loss"]])
             for end in ("first", "last")

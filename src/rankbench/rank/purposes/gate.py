@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from rankbench.cell import Cell, Shape, is_lossy
 from rankbench.decoder import mlp_width
-from rankbench.launch_spec import THE_END, TRAINING
+from rankbench.launch_spec import TRAINING
 from rankbench.rank.models import complete, describe_model, is_decoder
-from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
     Material,
     draw_model,
+    finish,
     join_others,
     load_material,
     make_batches,
@@ -37,8 +37,7 @@ from rankbench.rank.purposes.setup import (
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Batch, Strategy, World
 from rankbench.rank.training.recipe import AUTOCAST, Batches
-from rankbench.rank.world.devices import leave_world
-from rankbench.record import write_json
+from rankbench.rank.world.lifeline import Duty
 
 EXACT_STEPS = 3
 # More steps for a lossy option: only the trend of the loss shows whether it learns.
@@ -76,10 +75,7 @@ def run(duty: Duty) -> None:
         if (precision := duty.spec.cell.precision) in AUTOCAST:
             found["trend"] = check(duty, world, seed, precision=precision)
         checks.append(found)
-    path = duty.spec.work / f"rank{duty.place.rank}.json"
-    write_json(path, {"gate": checks}, durable=False)
-    duty.progress.enter(THE_END)
-    leave_world(runtime)
+    finish(duty, runtime, {"gate": checks})
 
 
 def check(

@@ -7,22 +7,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rankbench.launch_spec import THE_END, TRAINING
-from rankbench.rank.purposes import Duty
-from rankbench.rank.purposes.setup import (
-    draw_model,
-    join_others,
-    load_material,
-    make_batches,
-    set_up_strategy,
-)
-from rankbench.rank.training.recipe import memory_format_of
-from rankbench.rank.world.devices import leave_world, wait_for_all
-from rankbench.record import write_json
+from rankbench.launch_spec import TRAINING
+from rankbench.rank.purposes.setup import finish, set_up
+from rankbench.rank.world.lifeline import Duty
 
 # Enough to show complete steps; more would make a trace too large for a browser.
 STEPS = 3
@@ -35,41 +27,19 @@ def run(duty: Duty) -> None:
     Rank N writes its trace to `traceN.json.gz` in the folder of the launch, in the
     format of Chrome's trace viewer.
     """
-    cell = duty.spec.cell
-    runtime, world = join_others(duty, precision=cell.precision)
-    material = load_material(cell, duty.spec.data_dir)
-    strategy = set_up_strategy(
-        cell,
-        world,
-        draw_model(cell, material.sizes),
-        replica_ranks=duty.spec.shape.replica_ranks,
-    )
-    batches = iter(make_batches(duty, cell, material, duty.spec.shape.rank_batch))
-
-    def step() -> None:
-        inputs, targets = next(batches)
-        mark("load")
-        inputs = inputs.to(
-            world.device,
-            non_blocking=cell.non_blocking,
-            memory_format=memory_format_of(cell),
-        )
-        targets = targets.to(world.device, non_blocking=cell.non_blocking)
-        mark("transfer")
-        strategy.step((inputs, targets), mark)
-
+    course, *_ = set_up(duty)
+    ranges = Ranges()
     duty.progress.enter(TRAINING)
-    for _ in range(max(2, min(cell.warmup, 5))):
-        step()
-    wait_for_all(runtime, world.devices)
+    course.take_steps(max(2, min(course.cell.warmup, 5)), ranges)
+    ranges.finish()
+    course.wait()
     activities = [ProfilerActivity.CPU]
-    if world.device.type == "cuda":
+    if course.strategy.world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities, record_shapes=False) as profiler:
-        for number in range(STEPS):
-            with record_function(f"{STEP}{number}"):
-                step()
-        wait_for_all(runtime, world.devices)
+        course.take_steps(STEPS, ranges)
+        ranges.finish()
+        course.wait()
     plain = duty.spec.work / f"trace{duty.place.rank}.json"
     profiler.export_chrome_trace(str(plain))
     trace = json.loads(plain.read_text())
@@ -96,16 +66,28 @@ def run(duty: Duty) -> None:
         "operators": top_operators(profiler),
         "spans": spans,
     }
-    path = duty.spec.work / f"rank{duty.place.rank}.json"
-    write_json(path, {"profile": report}, durable=False)
-    duty.progress.enter(THE_END)
-    leave_world(runtime)
+    finish(duty, course.runtime, {"profile": report})
 
 
-def mark(phase: str) -> None:
-    """Mark the end of a phase in the trace."""
-    with record_function(f"{END}{phase}"):
-        pass
+class Ranges:
+    """Makes ranges in a trace: one of each step, and one where a phase ends."""
+
+    def __init__(self) -> None:
+        self._step: AbstractContextManager[Any] = nullcontext()
+
+    def begin(self, step: int) -> None:
+        self.finish()
+        self._step = record_function(f"{STEP}{step}")
+        self._step.__enter__()
+
+    def mark(self, phase: str) -> None:
+        with record_function(f"{END}{phase}"):
+            pass
+
+    def finish(self) -> None:
+        """End the last step."""
+        self._step.__exit__(None, None, None)
+        self._step = nullcontext()
 
 
 def top_operators(profiler: profile) -> list[dict[str, Any]]:

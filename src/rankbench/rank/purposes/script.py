@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any
 
 import torch
 from torch import distributed
@@ -14,8 +13,7 @@ from rankbench.environ import forget_place, is_placed
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.own_files import fill_arguments, values_of
 from rankbench.rank.facts import usage
-from rankbench.rank.purposes import Duty
-from rankbench.rank.purposes.report import describe_rank
+from rankbench.rank.purposes.measure import describe_rank
 from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import count_trained, describe_optimizer
 from rankbench.rank.scripts.running import (
@@ -30,6 +28,7 @@ from rankbench.rank.scripts.running import (
     run_file,
 )
 from rankbench.rank.scripts.session import ScriptSession
+from rankbench.rank.world.lifeline import Duty
 from rankbench.rank.world.manual import rank_argv
 from rankbench.record import OTHER_SAMPLES, write_json
 
@@ -83,13 +82,13 @@ def run(duty: Duty) -> None:
     except BaseException as error:
         ended = error
     session.end()
-    window, progress = session.window, "ended before its first training step"
-    if window.ended:
-        progress = f"ended after {window.ended} of {window.needed} training steps"
+    progress = "ended before its first training step"
+    if session.ended:
+        progress = f"ended after {session.ended} of {session.needed} training steps"
     if session.is_complete:
         if ended is not None and not isinstance(ended, SystemExit):
             traceback.print_exception(ended)
-    elif again is not None and not session.window.ended:
+    elif again is not None and not session.ended:
         _begin_again(duty, again, ended)
     elif session.failure is not None:
         raise session.failure
@@ -120,7 +119,7 @@ def _begin_again(
 def _describe(session: ScriptSession, name: str, progress: str) -> str:
     """Why a script that ended by itself was not measured."""
     counter = session.counter
-    if session.window.ended:
+    if session.ended:
         return (
             f"{name} {progress} (the first, the warm-up and the timed ones): "
             "let it train longer, or measure fewer steps"
@@ -157,53 +156,34 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         begun: age of the process when the launch began.
     """
     cell, shape, place = duty.spec.cell, duty.spec.shape, duty.place
-    steps = cell.steps
+    window, steps = session.window, cell.steps
+    assert window is not None
     assert steps is not None
-
-    def share(steps: int) -> int:
-        """Planned samples of this rank in so many steps; ranks share them evenly."""
-        everything = shape.global_batch * steps * shape.replica_ranks
-        return everything // place.size + (place.rank < everything % place.size)
-
-    measured = session.window.measured(share(steps))
-    state = None
-    details: dict[str, Any] = {}
+    if not window.samples:
+        # Planned ones, which ranks share evenly.
+        planned = shape.global_batch * steps * shape.replica_ranks
+        window.samples = planned // place.size + (place.rank < planned % place.size)
+    # A script does not say what an epoch is: the whole window counts as one.
+    report = describe_rank(duty, window, steps, begun, session.opened)
+    of_rank, details = report["rank"], report["rank"]["details"]
     trained = 0
     if (optimizer := session.counter.optimizer) is not None:
         # `optim` is what ZeroRedundancyOptimizer runs on this rank.
         state = getattr(optimizer, "optim", optimizer).state.values()
+        of_rank["memory"]["optimizer_mib"] = usage.size_of_state(state)
         details["optimizer"] = describe_optimizer(optimizer)
         trained = count_trained(optimizer)
-    model = describe_root(session.root, shape.replica_ranks)
-    if (passes := session.counter.passes / session.window.ended) != 1:
+    if place.rank == 0:
+        report["model"] = describe_root(session.root, shape.replica_ranks)
+    if (passes := session.counter.passes / session.ended) != 1:
         details["backwards_per_step"] = passes
     if session.inputs is not None:
         details["inputs"] = session.inputs
-    marks = []
-    counted = session.window.counted
     # A script may call its model several times with one batch.
-    if counted and not any(n and n % measured.samples == 0 for n in counted):
-        details["counted"] = {"inputs": counted[0], "planned": measured.samples}
-        marks.append(OTHER_SAMPLES)
+    counted, samples = window.counted, window.samples
+    if counted and not any(n and n % samples == 0 for n in counted):
+        details["counted"] = {"inputs": counted[0], "planned": samples}
+        report["marks"] = [OTHER_SAMPLES]
     if session.probe is not None and (seen := session.probe.read(trained)):
         details["exchange"] = {**seen, "weights": session.weights}
-    report = describe_rank(
-        duty,
-        [session.device],
-        measured,
-        seconds={
-            "startup": begun,
-            "setup": session.opened - begun,
-            "warmup": measured.warmup_s,
-            "train": measured.window_s,
-        },
-        memory=usage.read_peaks([session.device], state),
-        phases=list(session.window.phases),
-        # A script does not say what an epoch is: the whole window counts as one.
-        steps_per_epoch=steps,
-        samples_seen=measured.samples + share(steps + cell.warmup) - share(steps),
-        details=details,
-        marks=marks,
-        model=model if place.rank == 0 else None,
-    )
     write_json(duty.spec.work / f"rank{place.rank}.json", report, durable=False)

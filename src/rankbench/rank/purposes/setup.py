@@ -1,7 +1,8 @@
-"""The first part of every launch: set up the data, the model and the strategy."""
+"""What every launch begins and ends with: data, model and strategy; the report."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,20 @@ from torch import nn
 
 from rankbench.cell import Cell
 from rankbench.environ import meeting_host
-from rankbench.launch_spec import SET_UP
+from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
-from rankbench.rank.purposes import Duty
+from rankbench.rank.facts.usage import reset_peaks
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Load, Strategy, World
+from rankbench.rank.training.loop import Course
 from rankbench.rank.training.recipe import (
     AUTOCAST,
     Batches,
     lower_norms,
     make_arithmetic,
     make_loss,
+    memory_format_of,
     optimizer_maker,
     prepare_model,
     set_arithmetic,
@@ -31,7 +34,9 @@ from rankbench.rank.training.recipe import (
 )
 from rankbench.rank.world import Runtime, find_runtime
 from rankbench.rank.world.devices import choose_devices, gpus_among
+from rankbench.rank.world.lifeline import Duty
 from rankbench.rank.world.places import bind_near, check_name
+from rankbench.record import write_json
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,48 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
         rank_batch=spec.shape.rank_batch,
     )
     return runtime, world
+
+
+def set_up(duty: Duty) -> tuple[Course, Material, models.Blueprint, int]:
+    """Set up all that a rank trains by.
+
+    Returns:
+        The course, the data, the model that the strategy has split, and the number of
+        steps of an epoch.
+    """
+    spec, cell = duty.spec, duty.spec.cell
+    runtime, world = join_others(duty, precision=cell.precision)
+    material = load_material(cell, spec.data_dir)
+    reset_peaks(world.devices)
+    blueprint = draw_model(cell, material.sizes)
+    strategy = set_up_strategy(
+        cell, world, blueprint, replica_ranks=spec.shape.replica_ranks
+    )
+    batches = make_batches(duty, cell, material, spec.shape.rank_batch)
+    course = Course(
+        cell=cell,
+        strategy=strategy,
+        batches=iter(batches),
+        runtime=runtime,
+        progress=duty.progress,
+        memory_format=memory_format_of(cell),
+    )
+    return course, material, blueprint, batches.steps_per_epoch
+
+
+def finish(duty: Duty, runtime: Runtime, report: Mapping[str, Any]) -> None:
+    """Write the report of this rank, and leave the others.
+
+    Errors are then only printed, because they cannot affect the measurement: another
+    rank may have closed its connection a moment earlier.
+    """
+    path = duty.spec.work / f"rank{duty.place.rank}.json"
+    write_json(path, report, durable=False)
+    duty.progress.enter(THE_END)
+    try:
+        runtime.leave()
+    except RuntimeError as error:
+        print(f"while leaving the other ranks: {error}", file=sys.stderr, flush=True)
 
 
 def load_material(cell: Cell, data_dir: Path) -> Material:

@@ -17,15 +17,8 @@ import torch
 from torch import nn
 
 from rankbench import hooks
-from rankbench.launch_spec import SEEN, TRAINING, WARM_UP
+from rankbench.launch_spec import SEEN
 from rankbench.rank.facts import usage
-from rankbench.rank.facts.surroundings import Surroundings
-from rankbench.rank.facts.usage import (
-    cpu_time,
-    open_meter,
-    read_peaks,
-    reset_peaks,
-)
 from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import (
     RootSearch,
@@ -36,8 +29,8 @@ from rankbench.rank.scripts.observing import (
     watch,
 )
 from rankbench.rank.scripts.running import MARK_STEPS, ScriptError
-from rankbench.rank.training.clock import StepClock, make_clock
-from rankbench.rank.training.loop import Measurement
+from rankbench.rank.training.clock import make_clock
+from rankbench.rank.training.loop import Window
 from rankbench.rank.world.lifeline import Progress
 
 # Load: until forward begins. Backward: until it returns, with the loss function.
@@ -46,149 +39,46 @@ PHASES = ("load", "forward", "backward", "update")
 WHOLE = ("step",)
 
 
-class Window:
-    """Times the steps of a script.
-
-    The first step of the script is only used to find out where steps end; then follow
-    the warm-up and the timed window.
+class ScriptWindow(Window):
+    """The window of a script, whose steps may differ.
 
     Attributes:
-        ended: steps that have ended, with the first one.
-        needed: steps that have to end.
-        phases: phases of a step; one if the script does not let them be told apart.
+        phases: of a step; one if the script does not let them be told apart.
         counted: what the inputs of the timed steps have counted, see `leading_sizes`;
             empty if the inputs are not known.
     """
 
-    def __init__(
-        self, *, warmup: int, steps: int, local_rank: int, progress: Progress
-    ) -> None:
-        self.ended = 0
-        self.needed = 1 + warmup + steps
-        self.phases: tuple[str, ...] = WHOLE
-        self.counted: tuple[int, ...] = ()
-        self._warmup_steps, self._steps = warmup, steps
-        self._local_rank = local_rank
-        self._progress = progress
-
-    def open(self, device: torch.device, *, has_phases: bool) -> None:
-        """Begin the warm-up: the first step has ended.
-
-        Args:
-            device: device of this rank.
-            has_phases: whether forward and backward will be marked.
-        """
-        self.ended = 1
-        # Of each step, as the script marks them.
-        self._losses: list[Any] = []
-        self._samples: list[Any] = []
-        self.phases = PHASES if has_phases and self._warmup_steps else WHOLE
-        self._devices = (device,)
-        self._meter = open_meter(self._devices, self._local_rank)
-        self._progress.enter(WARM_UP)
-        self._begun = time.perf_counter()
-        self._clock = make_clock(self._devices, self.phases, self._warmup_steps)
-        if self._warmup_steps:
-            self._clock.begin(0)
-        else:
-            self._begin_timed()
+    counted: tuple[int, ...] = ()
 
     def mark(self, phase: str) -> None:
         """Note that a phase ends now, if phases are told apart."""
         if len(self.phases) > 1:
-            self._clock.mark(phase)
+            self.clock.mark(phase)
 
     def count(self, sizes: tuple[int, ...]) -> None:
         """Add what the inputs of a forward count."""
         known = self.counted or (0,) * len(sizes)
         self.counted = tuple(map(sum, zip(known, sizes, strict=False)))
 
-    def _begin_timed(self) -> None:
-        self._clock.finish()
+    def end_warmup(self) -> None:
+        super().end_warmup()
         self.counted = ()
-        self._warmup_s = time.perf_counter() - self._begun
-        self._warmup = self._read(self._clock)
-        if len(self.phases) > 1:
-            self._clock = self._clock.fresh(self._steps)
-        else:
-            self._clock = make_clock(self._devices, self.phases, self._steps)
-        self._setup_memory = read_peaks(self._devices)
-        reset_peaks(self._devices)
-        self._progress.enter(TRAINING)
-        self._surroundings = Surroundings(self._progress)
-        self._surroundings.begin()
-        self._meter.begin()
-        self._cpu = cpu_time()
-        self._begun = time.perf_counter()
-        self._clock.begin(0)
+        if len(self.phases) == 1:
+            self.clock = make_clock(self.devices, self.phases, self.steps)
 
-    def end_step(self, loss: Any = None, samples: Any = None) -> bool:
-        """End a step after the first; return whether it was the last one.
+    def close(self) -> None:
+        super().close()
+        if len(self.phases) == 1:
+            self.warmup = self.warmup.sum(axis=1, keepdims=True)
 
-        Args:
-            loss: a tensor or a number; None if it is unknown.
-            samples: of this rank; None if it is the planned number.
-        """
-        self._clock.mark(self.phases[-1])
-        self._losses.append(loss)
-        self._samples.append(samples)
-        self.ended += 1
-        if self.ended == self.needed:
-            self._clock.finish()
-            self._window_s = time.perf_counter() - self._begun
-            self._cpu_used = cpu_time(since=self._cpu)
-            self._energy = self._meter.end()
-            self._seen = self._surroundings.end()
-            self._seconds = self._read(self._clock)
-            if len(self.phases) == 1:
-                self._warmup = self._warmup.sum(axis=1, keepdims=True)
-            return True
-        step = self.ended - 1
-        if step == self._warmup_steps:
-            self._begin_timed()
-        else:
-            step -= self._warmup_steps if step > self._warmup_steps else 0
-            self._progress.step(step)
-            self._clock.begin(step)
-        return False
-
-    def _read(self, clock: StepClock) -> np.ndarray:
+    def read(self) -> np.ndarray:
         """Seconds of each step; phases become one if a step lacks one of them."""
-        table = clock.table()
+        table = self.clock.table()
         if np.isnan(table).any():
             self.phases = WHOLE
         if len(self.phases) == 1:
             table = np.nansum(table, axis=1, keepdims=True)
         return table
-
-    def measured(self, planned_samples: int) -> Measurement:
-        """What was measured; call it once the last step has ended.
-
-        Args:
-            planned_samples: samples of this rank in the timed window, unless the script
-                has given their number in each step.
-        """
-        given = self._samples[self._warmup_steps :]
-        knows_samples = None not in given
-        knows_loss = None not in self._losses
-        losses = [
-            torch.as_tensor(loss).double().mean().item() if knows_loss else np.nan
-            for loss in self._losses
-        ]
-        return Measurement(
-            seconds=self._seconds,
-            warmup=self._warmup,
-            host_start=self._clock.host_start(),
-            loss=np.array(losses, np.float32),
-            knows_loss=knows_loss,
-            warmup_s=self._warmup_s,
-            window_s=self._window_s,
-            samples=sum(map(int, given)) if knows_samples else planned_samples,
-            cpu=self._cpu_used,
-            energy=self._energy,
-            surroundings=self._seen,
-            setup_memory=self._setup_memory,
-        )
 
 
 # Steps of the warm-up that are observed for what ranks exchange: some scripts average
@@ -201,8 +91,13 @@ GRACE = 5.0  # seconds that a script has to end after its measurement
 class ScriptSession:
     """Observes a script that runs in this process, and ends it after the window.
 
+    The first step of the script is only used to find out where steps end; then follow
+    the warm-up and the timed window.
+
     Attributes:
-        window: what was measured.
+        window: what is measured; None before the first step has ended.
+        ended: steps that have ended, with the first one.
+        needed: steps that have to end.
         counter: what is known of its optimizers.
         root: the module that the script trains; None if that cannot be told.
         inputs: digest of its inputs in the first step; None if they are not known.
@@ -237,18 +132,21 @@ class ScriptSession:
             progress: of this rank.
             find_device, finish: see the class.
         """
-        self.window = Window(
-            warmup=warmup, steps=steps, local_rank=local_rank, progress=progress
-        )
+        self.window: ScriptWindow | None = None
+        self.ended, self.needed = 0, 1 + warmup + steps
+        self._warmup, self._steps = warmup, steps
+        self._local_rank, self._progress = local_rank, progress
+        # Of each step, as the script marks them.
+        self._losses: list[Any] = []
+        self._samples: list[Any] = []
         self.counter = StepCounter(
             on_step=self._on_step,
-            on_update=lambda: self.window.mark("update"),
-            on_backward=lambda: self.window.mark("backward"),
+            on_update=lambda: self._mark("update"),
+            on_backward=lambda: self._mark("backward"),
         )
         self.root: nn.Module | None = None
         self.inputs: str | None = None
         self.weights: str | None = None
-        self._is_bare = warmup == 0
         self._looked = 1 + min(warmup, LOOKED_AT)
         self.is_marked = False
         self.is_complete = False
@@ -283,18 +181,22 @@ class ScriptSession:
     def _explain(self) -> str:
         """What a rank that hangs before its first training step has done so far."""
         seen = f"{self.counter.passes} backwards, {self.counter.seen} optimizer steps"
-        return "" if self.window.ended else f"{SEEN} {seen}: {MARK_STEPS}"
+        return "" if self.ended else f"{SEEN} {seen}: {MARK_STEPS}"
+
+    def _mark(self, phase: str) -> None:
+        if self.window is not None:
+            self.window.mark(phase)
 
     def _on_step(self) -> None:
         if self.is_marked:
-            self.window.mark("update")
-        elif self.window.ended == 0:
+            self._mark("update")
+        elif self.ended == 0:
             self._try(self._open)
         else:
             self._end_step(None, None)
 
     def _on_mark(self, loss: Any, samples: Any) -> None:
-        if not self.is_marked or self.window.ended == 0:
+        if not self.is_marked or self.ended == 0:
             self.is_marked = True
             self._try(self._open)
         else:
@@ -307,21 +209,37 @@ class ScriptSession:
             self.root, self.inputs = self._search.end(), self._search.inputs
             if self.root is not None:
                 self._stop_watching = watch(
-                    self.root, self._on_forward, lambda: self.window.mark("forward")
+                    self.root, self._on_forward, lambda: self._mark("forward")
                 )
         self.opened = usage.process_age()
         self.device = self.find_device(self)
-        if self.probe is not None and not (self._is_bare and self.probe.is_on):
+        is_bare = self._warmup == 0
+        if self.probe is not None and not (is_bare and self.probe.is_on):
             self.probe.begin()
-            if self._is_bare:
+            if is_bare:
                 return
         elif self.probe is not None:
             self._end_look()
-        self.window.open(self.device, has_phases=self.root is not None)
+        self.ended = 1
+        # A mark may come again, which begins anew.
+        self._losses, self._samples = [], []
+        self.window = ScriptWindow(
+            (self.device,),
+            PHASES if self.root is not None and not is_bare else WHOLE,
+            warmup=self._warmup,
+            steps=self._steps,
+            local_rank=self._local_rank,
+            progress=self._progress,
+        )
+        if is_bare:
+            self.window.end_warmup()
+            self.window.begin()
+        self.window.clock.begin(0)
 
     def _on_forward(self, inputs: Any) -> None:
-        self.window.mark("load")
-        self.window.count(leading_sizes(inputs))
+        if self.window is not None:
+            self.window.mark("load")
+            self.window.count(leading_sizes(inputs))
 
     def _end_look(self) -> None:
         if self.probe is not None and self.probe.is_on:
@@ -330,16 +248,41 @@ class ScriptSession:
                 self.weights = digest_values(trained_weights(optimizer))
 
     def _end_step(self, loss: Any, samples: Any) -> None:
-        if self.window.ended + 1 >= self._looked:
+        window = self.window
+        assert window is not None
+        if self.ended + 1 >= self._looked:
             self._end_look()
-        if self.window.end_step(loss, samples):
+        window.clock.mark(window.phases[-1])
+        self._losses.append(loss)
+        self._samples.append(samples)
+        self.ended += 1
+        if self.ended == self.needed:
+            window.close()
             self.end()
-            self._try(lambda: self.finish(self))
+            self._try(self._finish)
             self.is_complete = True
             # First: what the script has put in the place of stdout may fail.
             threading.Thread(target=_end_process, daemon=True).start()
             print("rankbench ends the script: its steps are measured", flush=True)
             raise SystemExit(0)
+        step = self.ended - 1
+        if step == self._warmup:
+            window.end_warmup()
+            window.begin()
+            step = 0
+        else:
+            step -= self._warmup if step > self._warmup else 0
+            self._progress.step(step)
+        window.clock.begin(step)
+
+    def _finish(self) -> None:
+        assert self.window is not None
+        if None not in self._losses:
+            losses = [torch.as_tensor(one).double().mean() for one in self._losses]
+            self.window.loss = np.array([float(one) for one in losses], np.float32)
+        samples = self._samples[self._warmup :]
+        self.window.samples = 0 if None in samples else sum(map(int, samples))
+        self.finish(self)
 
     def _try(self, function: Callable[[], None]) -> None:
         """Call a function of ours; the script may catch what it raises."""

@@ -10,153 +10,189 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankbench.cell import Cell
 from rankbench.launch_spec import TRAINING, WARM_UP
-from rankbench.rank.facts.surroundings import Surroundings
 from rankbench.rank.facts.usage import (
-    CpuTime,
-    Meter,
+    Surroundings,
     cpu_time,
+    open_meter,
     read_peaks,
     reset_peaks,
 )
 from rankbench.rank.strategies.base import Batch, Strategy
-from rankbench.rank.training.clock import StepClock, make_clock
+from rankbench.rank.training.clock import make_clock
+from rankbench.rank.world import Runtime
+from rankbench.rank.world.devices import wait_for_all
 from rankbench.rank.world.lifeline import Progress
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Measurements of one rank.
+class Window:
+    """Measures a warm-up and a timed window on one rank.
+
+    Its attributes are known once it is closed, in this order.
 
     Attributes:
-        seconds: duration of each phase of each timed step, [steps, phases].
+        phases: names of the phases of a step.
+        clock: of the steps that run.
         warmup: duration of each phase of each warm-up step, [warmup, phases].
-        host_start: host time at the start of each timed step, in seconds, [steps].
-        loss: this rank's loss of every step, warm-up first, [warmup + steps]; NaN on
-            a rank that does not know the loss.
-        knows_loss: whether this rank knows the loss.
         warmup_s: wall time of the warm-up on this rank, in seconds.
+        setup_memory: peaks until the warm-up ended, see `usage.read_peaks`.
         window_s: wall time of the timed window on this rank, in seconds.
-        samples: number of samples that this rank loaded within the window.
         cpu: CPU time that this rank used within the window.
         energy: what its devices consumed, see `Meter.end`.
         surroundings: what others did meanwhile, see `Surroundings.end`.
-        setup_memory: peaks until the warm-up ended, see `usage.read_peaks`; those of
-            the timed window follow.
+        seconds: duration of each phase of each timed step, [steps, phases].
+        loss: this rank's loss of every step, warm-up first, [warmup + steps]; None if
+            it does not know the loss.
+        samples: number of samples that this rank loaded within the window.
         collected: how often Python collected garbage within the window; None: that is
             a matter of the script that was measured.
     """
 
-    seconds: np.ndarray
-    warmup: np.ndarray
-    host_start: np.ndarray
-    loss: np.ndarray
-    knows_loss: bool
-    warmup_s: float
-    window_s: float
-    samples: int
-    cpu: CpuTime
-    energy: dict[str, Any]
-    surroundings: dict[str, Any] | None
-    setup_memory: dict[str, Any]
+    loss: np.ndarray | None = None
+    samples = 0
     collected: int | None = None
 
+    def __init__(
+        self,
+        devices: Sequence[torch.device],
+        phases: Sequence[str],
+        *,
+        warmup: int,
+        steps: int,
+        local_rank: int,
+        progress: Progress,
+    ) -> None:
+        """Begin the warm-up."""
+        self.devices, self.phases, self.steps = devices, phases, steps
+        self._progress = progress
+        self._meter = open_meter(devices, local_rank)
+        self._surroundings = Surroundings(progress)
+        progress.enter(WARM_UP)
+        self.clock = make_clock(devices, phases, warmup)
+        self._begun = time.perf_counter()
 
-def train(
-    strategy: Strategy,
-    batches: Iterator[Batch],
-    *,
-    devices: Sequence[torch.device],
-    phases: Sequence[str],
-    warmup: int,
-    steps: int,
-    non_blocking: bool,
-    memory_format: torch.memory_format = torch.preserve_format,
-    barrier: Callable[[], None],
-    progress: Progress,
-    meter: Meter,
-) -> Measurement:
-    """Train `warmup` steps, then `steps` timed ones, on all ranks together.
+    def end_warmup(self) -> None:
+        self.clock.finish()
+        self.warmup_s = time.perf_counter() - self._begun
+        self.warmup = self.read()
+        self.setup_memory = read_peaks(self.devices)
+        reset_peaks(self.devices)
+        # Allocates events for as many marks per step as the warm-up had.
+        self.clock = self.clock.fresh(self.steps)
 
-    Batches go to the first of the devices.
+    def begin(self, barrier: Callable[[], None] = lambda: None) -> None:
+        """Begin the timed window, after a barrier."""
+        self._progress.enter(TRAINING)
+        self._surroundings.begin()
+        self._meter.begin()
+        barrier()
+        self._used_before = cpu_time()
+        self._begun = time.perf_counter()
+
+    def close(self) -> None:
+        """End the timed window."""
+        self.clock.finish()
+        self.window_s = time.perf_counter() - self._begun
+        self.cpu = cpu_time(since=self._used_before)
+        self.energy = self._meter.end()
+        self.surroundings = self._surroundings.end()
+        self.seconds = self.read()
+
+    def read(self) -> np.ndarray:
+        """Duration of each phase of each step of the clock, [steps, phases].
+
+        Raises:
+            ValueError: a phase was not marked.
+        """
+        return self.clock.seconds()
+
+
+class Marker(Protocol):
+    """What notes the parts of steps: a clock, or a profiler."""
+
+    def begin(self, step: int) -> None: ...
+    def mark(self, phase: str) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What a rank trains, and by what.
+
+    Attributes:
+        batches: of this rank, without an end.
+        memory_format: of the inputs.
+        losses: of all steps so far; None where this rank does not know the loss.
     """
 
-    def run(clock: StepClock, count: int) -> int:
+    cell: Cell
+    strategy: Strategy
+    batches: Iterator[Batch]
+    runtime: Runtime
+    progress: Progress
+    memory_format: torch.memory_format = torch.preserve_format
+    losses: list[Tensor | None] = field(default_factory=list)
+
+    def wait(self) -> None:
+        """Wait until all ranks are here and their devices have finished all work."""
+        wait_for_all(self.runtime, self.strategy.world.devices)
+
+    def take_steps(self, count: int, marker: Marker) -> int:
+        """Train so many steps; return the number of samples of this rank."""
+        strategy, batches, progress = self.strategy, self.batches, self.progress
+        device, losses, mark = strategy.world.device, self.losses, marker.mark
+        non_blocking, memory_format = self.cell.non_blocking, self.memory_format
         samples = 0
         for step in range(count):
             progress.step(step)
-            clock.begin(step)
+            marker.begin(step)
             inputs, targets = next(batches)
-            clock.mark("load")
+            mark("load")
             inputs = inputs.to(
-                devices[0], non_blocking=non_blocking, memory_format=memory_format
+                device, non_blocking=non_blocking, memory_format=memory_format
             )
-            targets = targets.to(devices[0], non_blocking=non_blocking)
-            clock.mark("transfer")
-            losses.append(strategy.step((inputs, targets), clock.mark))
+            targets = targets.to(device, non_blocking=non_blocking)
+            mark("transfer")
+            losses.append(strategy.step((inputs, targets), mark))
             samples += len(targets)
         return samples
 
-    losses: list[Tensor | None] = []
-    untimed = make_clock(devices, phases, warmup)
 
-    progress.enter(WARM_UP)
-    begun = time.perf_counter()
-    run(untimed, warmup)
-    untimed.finish()
-    warmup_s = time.perf_counter() - begun
-    setup_memory = read_peaks(devices)
-    reset_peaks(devices)
-    # Allocates events for as many marks per step as the warm-up had.
-    timed = untimed.fresh(steps)
-
+def train(course: Course, *, warmup: int, steps: int) -> Window:
+    """Train `warmup` steps, then `steps` timed ones, on all ranks together."""
+    world = course.strategy.world
+    window = Window(
+        world.devices,
+        ["load", "transfer", *course.strategy.phases],
+        warmup=warmup,
+        steps=steps,
+        local_rank=world.local_rank,
+        progress=course.progress,
+    )
+    course.take_steps(warmup, window.clock)
+    window.end_warmup()
     # A collection looks at all objects that are not frozen, at any moment.
     gc.collect()
     gc.freeze()
     gc.disable()
-    progress.enter(TRAINING)
-    surroundings = Surroundings(progress)
-    surroundings.begin()
-    meter.begin()
-    barrier()
     collected = _collections()
-    used_before = cpu_time()
-    begun = time.perf_counter()
-    samples = run(timed, steps)
-    timed.finish()
-    window_s = time.perf_counter() - begun
-    cpu = cpu_time(since=used_before)
-    collected = _collections() - collected
+    window.begin(course.wait)
+    window.samples = course.take_steps(steps, window.clock)
+    window.close()
+    window.collected = _collections() - collected
     gc.enable()
     gc.unfreeze()
-    energy = meter.end()
-    seen = surroundings.end()
-
-    known = [loss.float() for loss in losses if loss is not None]
-    knows_loss = len(known) == len(losses)
-    unknown = np.full(len(losses), np.nan, np.float32)
-    return Measurement(
-        seconds=timed.seconds(),
-        warmup=untimed.seconds(),
-        host_start=timed.host_start(),
-        loss=torch.stack(known).cpu().numpy() if knows_loss else unknown,
-        knows_loss=knows_loss,
-        warmup_s=warmup_s,
-        window_s=window_s,
-        samples=samples,
-        cpu=cpu,
-        energy=energy,
-        surroundings=seen,
-        setup_memory=setup_memory,
-        collected=collected,
-    )
+    known = [loss.float() for loss in course.losses if loss is not None]
+    if len(known) == len(course.losses):
+        window.loss = torch.stack(known).cpu().numpy()
+    return window
 
 
 def _collections() -> int:

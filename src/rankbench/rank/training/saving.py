@@ -1,4 +1,4 @@
-"""Saves trained models, and compares two of them tensor by tensor."""
+"""Compares two trained models tensor by tensor."""
 
 from __future__ import annotations
 
@@ -9,29 +9,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-
-from rankbench.environ import Place
-
-WHOLE = "model.pt"
-
-
-def save_model(
-    folder: Path, how: str, place: Place, weights: Mapping[str, Tensor]
-) -> None:
-    """Save the weights of a rank after training.
-
-    Args:
-        folder: the folder of the launch.
-        how: ``consolidated``: only rank 0 writes, to `model.pt`; ``per_rank``: each
-            rank writes `model_rankN.pt`; ``none``: nothing is written.
-        place: place of this rank among all.
-        weights: weights under the names of the unwrapped model.
-    """
-    on_cpu = {name: value.detach().cpu() for name, value in weights.items()}
-    if how == "per_rank":
-        torch.save(on_cpu, folder / f"model_rank{place.rank}.pt")
-    elif how == "consolidated" and place.rank == 0:
-        torch.save(on_cpu, folder / WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +59,7 @@ def compare_models(
 
 
 def load_model(path: Path) -> dict[str, Tensor]:
-    """Read a file that `save_model` wrote; no code in it is executed.
+    """Read a model that a launch has saved; no code in it is executed.
 
     Raises:
         ValueError: the file is not a saved model; the message names it.
@@ -108,7 +85,7 @@ def find_models(place: Path) -> list[Path]:
     if place.is_file() and place.name != "record.json":
         return [place]
     folder = place.parent if place.is_file() else place
-    whole = folder / WHOLE
+    whole = folder / "model.pt"
     ranks = sorted(
         folder.glob("model_rank*.pt"),
         key=lambda path: int(path.stem.removeprefix("model_rank")),

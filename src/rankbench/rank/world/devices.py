@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -62,15 +61,3 @@ def wait_for_devices(devices: Iterable[torch.device]) -> None:
 def gpus_among(devices: Iterable[torch.device]) -> list[torch.device]:
     """The GPUs among these devices, each of them once."""
     return [device for device in dict.fromkeys(devices) if device.type == "cuda"]
-
-
-def leave_world(runtime: Runtime) -> None:
-    """Leave the other ranks, after all reports are written.
-
-    Errors are only printed, because they cannot affect the measurement: another rank
-    may have closed its connection a moment earlier.
-    """
-    try:
-        runtime.leave()
-    except RuntimeError as error:
-        print(f"while leaving the other ranks: {error}", file=sys.stderr, flush=True)

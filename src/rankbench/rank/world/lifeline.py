@@ -1,4 +1,4 @@
-"""Reports progress and failure to the supervisor, and watches its heartbeat."""
+"""What a rank has to do; reports to its supervisor, and watches the heartbeat."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankbench.launch_spec import PROGRESS_ENTRY, STARTING
+from rankbench.environ import Place
+from rankbench.launch_spec import PROGRESS_ENTRY, STARTING, LaunchSpec
 
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # number of looks at the heartbeat within the grace period
@@ -100,6 +102,22 @@ class Progress:
             os.pwrite(file, entry, self._offset)
         finally:
             os.close(file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duty:
+    """The launch, and what this rank has of its own.
+
+    Attributes:
+        init_method: URL at which the ranks meet.
+        affinity: CPUs that the process was given; loader processes may use them all.
+    """
+
+    spec: LaunchSpec
+    place: Place
+    init_method: str
+    affinity: set[int]
+    progress: Progress
 
 
 class HeartbeatLost(TimeoutError):
