@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankbench.results.advice.answer import EFFICIENCY
-from rankbench.results.advice.findings import (
+from rankbench.results.advice.choice import (
     LESS,
     Rival,
     choose,

@@ -13,6 +13,7 @@ from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.site import Site, Software, describe_software
 from rankbench.plan import Plan
+from rankbench.record import complete
 from rankbench.schema import keys_of, load_schema, with_defaults
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
@@ -214,7 +215,7 @@ def make_record(status: str = "ok", cause: str | None = None, **changes: Any) ->
     """As much of a record as judging needs."""
     reason = None if status == "ok" else f"it {status}"
     record = {"schema": 1, "status": status, "reason": reason, "cause": cause}
-    return {**record, **changes}
+    return complete({**record, **changes})
 
 
 def read_pairs(name: str) -> list[tuple[str, str]]:

@@ -286,7 +286,40 @@ def read_record(path: Path) -> Record:
     known = status in ("ok", *FAILURES) and record.get("cause") in (None, *CAUSES)
     if not known or "reason" not in record:
         raise ValueError(f"{path} is damaged: status {status!r:.60}, cause, or reason")
-    return record
+    try:
+        return complete(record)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+# What stands in the place of a member that a record lacks, or has as null: of a record,
+# of its ranks, hosts and devices. Whoever reads a record needs no guard.
+_USUAL: dict[str, Any] = {
+    **dict.fromkeys(("cause", "cell_hash", "image", "gate", "round", "started")),
+    **{"purpose": "measure", "repeats": 0, "warmup": 0, "stall": 0.0},
+    **{key: [] for key in ("marks", "surroundings", "collectives", "profile")},
+    **{key: [] for key in ("ranks", "hosts", "devices")},
+    **{key: {} for key in ("cell", "shape", "launcher", "code", "model")},
+    **{key: {} for key in ("seconds", "loss", "accuracy", "transport")},
+}
+_OF_MEMBERS: dict[str, Record] = {
+    "ranks": {"details": {}, "energy": {}, "cores": [], "gpus": [], "epochs_s": []},
+    "hosts": {"gpus": [], "nics": [], "gpu_links": []},
+    "devices": {"before": {}, "throttled": []},
+}
+
+
+def complete(record: Record) -> Record:
+    """The record of a launch, with the usual value of each member that it lacks."""
+    found = _fill(record, _USUAL)
+    for name, usual in _OF_MEMBERS.items():
+        found[name] = [_fill(one, usual) for one in found[name]]
+    return found
+
+
+def _fill(value: Record, usual: Record) -> Record:
+    known = {k: v for k, v in value.items() if v is not None or k not in usual}
+    return {**usual, **known}
 
 
 def explain_damage(error: Exception, root: Path) -> str:
@@ -357,7 +390,7 @@ class Verdict:
 def counting(records: Sequence[Record]) -> list[Record]:
     """The records that count for the cell: all but those that a launch replaces."""
     replaced = {id(record) for record in repeated(records)}
-    return [r for r in records if id(r) not in replaced and not r.get("cause")]
+    return [r for r in records if id(r) not in replaced and not r["cause"]]
 
 
 def repeated(records: Sequence[Record]) -> list[Record]:
@@ -380,7 +413,7 @@ def repeated(records: Sequence[Record]) -> list[Record]:
         place = round_of(record) or taken
         if not disturbances(record):
             left += 1
-        elif left > 0 and tries[place] < record.get("repeats", 0):
+        elif left > 0 and tries[place] < record["repeats"]:
             left -= 1
             tries[place] += 1
             found.append(record)
@@ -395,7 +428,7 @@ def round_of(record: Record) -> tuple[int, int] | None:
     Returns:
         Seed and number.
     """
-    place = record.get("round")
+    place = record["round"]
     return None if place is None else (int(place["seed"]), int(place["number"]))
 
 
@@ -434,7 +467,7 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
 
 def explain_loss(record: Record) -> str:
     """The reason of a failed launch; whose fault it was, unless it was the cell's."""
-    if (cause := record.get("cause")) is None:
+    if (cause := record["cause"]) is None:
         return str(record["reason"])
     return f"{record['reason']}; {CAUSES[cause]}"
 
@@ -481,10 +514,10 @@ def why_stale(
             did not have the image.
         asked_hash: hash of the cell when the attempt was requested.
     """
-    hashes = {record.get("cell_hash") for record in records} | {asked_hash or cell_hash}
+    hashes = {record["cell_hash"] for record in records} | {asked_hash or cell_hash}
     if hashes != {cell_hash}:
         return CHANGED_CELL
-    for measured in (record.get("image") for record in records):
+    for measured in (record["image"] for record in records):
         if image is None or measured is None:
             is_other = image is not measured
         else:
@@ -513,7 +546,7 @@ def describe_result(record: Record) -> str:
     """The result of a launch, or the reason of its failure, in a few words."""
     if record["status"] != "ok":
         return f"{record['status']}: {explain_loss(record)}"
-    purpose = record.get("purpose", "measure")
+    purpose = record["purpose"]
     if purpose == "gate":
         found = record["gate"]
         share = "lossy, loss within" if found["lossy"] else "as single within"
@@ -521,7 +554,7 @@ def describe_result(record: Record) -> str:
     if purpose == "profile":
         return "profiled"
     window = max(rank["window_s"] for rank in record["ranks"])
-    context = (record.get("cell") or {}).get("context")
+    context = record["cell"].get("context")
     unit = "samples" if context is None else "tokens"
     return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
 
@@ -532,8 +565,9 @@ def describe_speed(records: Sequence[Record]) -> str:
     A table omits steps before the steady state, so its number may differ a little.
     """
     counted = counting(records)
+    # What a job keeps of a record has no ranks.
     ok = [r for r in counted if r["status"] == "ok" and r.get("ranks")]
-    if not ok or "gate" in {r.get("purpose") for r in ok}:
+    if not ok or "gate" in {r["purpose"] for r in ok}:
         return ""
     words = [describe_result(record).split() for record in ok]
     return f"about {fmean(float(value) for value, _ in words):.0f} {words[0][1]}"
@@ -545,12 +579,12 @@ def describe_launch(record: Record, *, is_repeated: bool) -> str:
     Args:
         is_repeated: whether another launch replaces it.
     """
-    purpose = record.get("purpose", "measure")
+    purpose = record["purpose"]
     name = f"launch {record['launch']}" if purpose == "measure" else purpose
     parts = [name, describe_result(record)]
-    if seconds := (record.get("seconds") or {}).get("launch"):
+    if seconds := record["seconds"].get("launch"):
         parts.append(f"{seconds:.1f} s")
-    hosts = (record.get("launcher") or {}).get("hosts") or ["localhost"]
+    hosts = record["launcher"].get("hosts") or ["localhost"]
     if hosts != ["localhost"]:
         parts.append(f"on {','.join(hosts)}")
     if purpose == "measure" and (why := disturbances(record)):
@@ -606,13 +640,13 @@ def disturbances(record: Mapping[str, Any]) -> list[str]:
     """
     found = [
         f"{words} on {host['host']}"
-        for host in record.get("surroundings") or ()
+        for host in record["surroundings"]
         for words in _of_host(host, _planned_cores(record))
     ]
-    if (stall := record.get("stall") or 0.0) >= _STALL:
+    if (stall := record["stall"]) >= _STALL:
         found.append(f"one step stood still for {stall:.0%} of the window")
-    for device in record.get("devices") or ():
-        before = device.get("before") or {}
+    for device in record["devices"]:
+        before = device["before"]
         if before.get("others"):
             found.append(f"another process used GPU {device['index']}")
         if reasons := before.get("throttled"):
@@ -645,14 +679,14 @@ def lacks_cores(record: Mapping[str, Any]) -> bool:
     planned = _planned_cores(record)
     if planned is None:
         return False
-    for host in record.get("surroundings") or ():
+    for host in record["surroundings"]:
         quota = host["quota"]
         is_held_back = quota is not None and quota < planned
         if is_held_back and host["throttled"] >= _TAKEN:
             return True
     taken: dict[str, set[int]] = {}
-    for rank in record.get("ranks") or ():
-        cores = set(rank.get("cores") or ())
+    for rank in record["ranks"]:
+        cores = set(rank["cores"])
         of_others = taken.setdefault(rank["host"], set())
         if cores and (cores & of_others or len(cores) < _cores_of_rank(record)):
             return True
@@ -667,4 +701,4 @@ def _planned_cores(record: Mapping[str, Any]) -> int | None:
 
 
 def _cores_of_rank(record: Mapping[str, Any]) -> int:
-    return (record.get("shape") or {}).get("cores_per_rank") or 0
+    return record["shape"].get("cores_per_rank") or 0

@@ -31,8 +31,8 @@ class LaunchHistory:
 
     def cost(self, record: Record) -> float:
         """Device-seconds of a launch, with idle devices of a shared allocation."""
-        held = (record.get("round") or {}).get("devices") or self.devices
-        return float(held * ((record.get("seconds") or {}).get("launch") or 0.0))
+        held = (record["round"] or {}).get("devices") or self.devices
+        return float(held * (record["seconds"].get("launch") or 0.0))
 
 
 def brief(record: Record) -> Record:
@@ -42,11 +42,9 @@ def brief(record: Record) -> Record:
     """
     kept = (
         *("status", "reason", "cause", "launch", "round", "cell_hash", "image"),
-        *("repeats", "shape", "surroundings", "devices", "stall"),
+        *("repeats", "shape", "surroundings", "devices", "stall", "seconds"),
     )
-    found = {key: record[key] for key in kept if key in record}
-    found["seconds"] = {"launch": (record.get("seconds") or {}).get("launch")}
-    return found
+    return {key: record[key] for key in kept if key in record}
 
 
 def find_ended(

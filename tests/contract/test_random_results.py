@@ -15,18 +15,15 @@ import pytest
 
 from rankbench.cell import Cell
 from rankbench.record import Layout
-from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.findings import (
-    APART,
-    EQUAL,
-    FEW,
-    UNTOLD,
+from rankbench.results.advice.answer import (
     Answer,
-    Choice,
     Scaling,
     Workload,
     choose_unit,
+    device_hours,
+    find_answer,
 )
+from rankbench.results.advice.choice import APART, EQUAL, FEW, UNTOLD, Choice
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.launches import make_frame
 from rankbench.results.numbers.result_set import (
@@ -243,29 +240,16 @@ def check_values(
 ) -> None:
     """Each number is that of the table or the plot."""
     ok = {name: row for name, row in table.items() if row["status"] == "ok"}
-    for cell, rate in facts.rates.items():
-        assert same(rate, number_of(ok[cell], "throughput"))
-    for cell, speedup in facts.speedups.items():
-        assert same(speedup, number_of(ok[cell], "speedup"))
     if facts.fastest is None:
-        assert facts.rows < 2
+        assert len(facts.rows) < 2
         return
     check_rivals(facts.fastest, answer.margin)
-    for cell, cost in facts.costs.items():
+    for cell, summary in facts.rows.items():
         # The plot has panels with several sizes only.
         if row := drawn.get("cost", {}).get(cell):
-            assert same(cost, number_of(row, "device_hours"))
-        hours = int(ok[cell]["devices"]) / 3600 * 1e6
-        rate = float(ok[cell]["throughput"])
-        assert cost.value == pytest.approx(hours / rate, rel=2e-3)
-    for one in facts.training:
-        assert one.samples == int(ok[one.cell]["global_batch"])
-        last = drawn["curves"][one.cell]
-        if facts.seconds and float(last["seconds"]) == pytest.approx(facts.seconds):
-            assert one.loss
-            assert one.loss[0] == pytest.approx(float(last["loss"]), rel=1e-2)
+            assert same(device_hours(summary), number_of(row, "device_hours"))
     for series in facts.scaling:
-        check_scaling(series, facts, ok, answer.efficiency)
+        check_scaling(series, ok, answer.efficiency)
     if lost := facts.lost:
         assert lost.step == pytest.approx(float(ok[lost.cell]["step_ms"]), rel=1e-3)
         assert math.isclose(
@@ -275,8 +259,8 @@ def check_values(
             abs_tol=0.002 * lost.step,
         )
     for row in (row for one in facts.next for row in one.cells):
-        assert row.launches - row.more == int(ok[row.cell]["launches_ok"])
-        assert row.more > 0
+        assert row["launches"] - row["more"] == int(ok[row["cell"]]["launches_ok"])
+        assert row["more"] > 0
 
 
 def same(one: Estimate, other: Estimate) -> bool:
@@ -311,17 +295,16 @@ def printed(ratio: Estimate) -> list[float]:
     return [float(end) for end in found.groups()[1:3]]
 
 
-def check_scaling(series: Scaling, facts: Workload, ok: Rows, wanted: float) -> None:
-    cells = sorted(series.cells, key=lambda cell: facts.devices[cell])
-    for cell in cells:
-        assert same(facts.efficiencies[cell], number_of(ok[cell], "efficiency"))
-    several = [cell for cell in cells if facts.devices[cell] > 1]
+def check_scaling(series: Scaling, ok: Rows, wanted: float) -> None:
+    for row in series.cells:
+        assert same(row.numbers["efficiency"], number_of(ok[row.id], "efficiency"))
+    several = [row for row in series.cells if row.devices > 1]
     end = several.index(series.end) if series.end else len(several)
-    assert series.largest == (several[end - 1] if end else None)
-    for cell in several[:end]:
-        assert printed(facts.efficiencies[cell])[0] > wanted
+    assert series.largest is (several[end - 1] if end else None)
+    for row in several[:end]:
+        assert printed(row.numbers["efficiency"])[0] > wanted
     if series.end and series.is_below:
-        assert printed(facts.efficiencies[series.end])[1] < wanted
+        assert printed(series.end.numbers["efficiency"])[1] < wanted
 
 
 def check_words(facts: Workload, said: Mapping[str, Sequence[str]], ok: Rows) -> None:
@@ -334,20 +317,20 @@ def check_words(facts: Workload, said: Mapping[str, Sequence[str]], ok: Rows) ->
         assert text["BEST"].startswith("cannot be told: ")
         assert not {"BUT", "LOST", "SCALES", "COST"} & text.keys()
         return
-    assert facts.fastest
-    best = facts.fastest.recommended
+    assert facts.best
+    best = facts.best.id
     rate = f"{shown(ok[best], 'throughput')} {facts.unit}"
     assert text["BEST"].startswith(f"{facts.names[best]}: {rate}")
-    if facts.base and facts.base != best:
+    if facts.base and facts.base is not facts.best:
         speedup = str(show_estimate(number_of(ok[best], "speedup")))
-        assert f", {speedup} times {facts.names[facts.base]}" in text["BEST"]
+        assert f", {speedup} times {facts.names[facts.base.id]}" in text["BEST"]
     if "LOST" in text:
         assert facts.lost
         assert f"of {facts.lost.step:.3g} ms a step" in text["LOST"]
+    if "BUT" in text and (found := re.search(r"(\d+) samples a step", text["BUT"])):
+        assert int(found[1]) == int(ok[best]["global_batch"])
     if "COST" in text:
-        hours, *_ = facts.costs.values()
-        factor, unit = choose_unit([*facts.costs.values()][-1])
-        cost = show_estimate(hours.scaled(factor))
+        assert facts.cheapest
+        factor, unit = choose_unit(device_hours(facts.rows[facts.cheapest.cell]))
+        cost = show_estimate(device_hours(facts.best).scaled(factor))
         assert text["COST"].startswith(f"{cost} device-{unit} per million ")
-    disturbed = sum(int(row["disturbed"] or 0) for row in ok.values())
-    assert facts.measured.disturbed == disturbed

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rankbench.results.advice.findings import (
+from rankbench.results.advice.choice import (
     APART,
     LESS,
     choose,

@@ -10,6 +10,7 @@ from factories import make_shape, make_surroundings
 from rankbench.launch.process.reports import merge_surroundings
 from rankbench.record import (
     Record,
+    complete,
     counting,
     disturbances,
     judge,
@@ -41,7 +42,7 @@ def record(number: int = 1, **changes: Any) -> Record:
         "surroundings": [CALM],
         "seconds": {"launch": 10.0},
     }
-    return found | changes
+    return complete(found | changes)
 
 
 def in_round(number: int, turn: int, *, busy: bool = False, **changes: Any) -> Record:
@@ -101,8 +102,8 @@ def test_the_state_of_a_gpu_before_the_launch(before, words):
 
 
 def test_records_that_know_nothing_are_not_disturbed():
-    assert disturbances({"status": "ok"}) == []
-    assert not lacks_cores({"status": "ok"})
+    assert disturbances(complete({"status": "ok"})) == []
+    assert not lacks_cores(complete({"status": "ok"}))
     assert disturbances(record(surroundings=[], devices=None)) == []
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rankbench.record import Layout
+from rankbench.record import Layout, complete
 from rankbench.results.numbers import launches
 from rankbench.results.numbers.losses import Sweep, find_losses, find_sweeps
 from rankbench.results.numbers.result_set import Summary, read
@@ -120,7 +120,7 @@ def record_of(phases: list[str] = PHASES, **shape: int) -> dict[str, Any]:
 
 def compose(steps: np.ndarray, record: dict[str, Any]) -> dict[str, Any]:
     """What the mean step of one launch is made of."""
-    columns = launches.compose(steps[None], [record])
+    columns = launches.compose(steps[None], [complete(record)])
     return {name: value for name, (value,) in columns.items()}
 
 
@@ -220,8 +220,8 @@ def test_in_words(tmp_path):
     assert content is not None
     (note,) = content.notes
     assert "ms would be efficiency 1. Lost: " in note.text
-    assert "ms of computation" in note.text
-    assert "ms of transfer of bytes" in note.text
+    assert "ms of slower computation" in note.text
+    assert "ms of moving bytes" in note.text
 
 
 def test_files_and_plot(tmp_path):

@@ -67,6 +67,6 @@ def test_no_steady_state_is_said(tmp_path, unsteady, marked):
             write_launch(layout, SINGLE, launch)
     write_tables(layout)
     assert f"{6 - unsteady}/6" in layout.section("diagnostics").read_text()
-    assert ("no steady state" in layout.table("md").read_text()) == marked
+    assert ("still changed their level" in layout.table("md").read_text()) == marked
     marks = layout.table("csv").read_text().splitlines()[1]
     assert ("no-steady-state" in marks) == marked

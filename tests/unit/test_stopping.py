@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankbench.record import Record
+from rankbench.record import Record, complete
 from rankbench.stopping import LaunchHistory, brief, find_ended
 
 pytestmark = pytest.mark.unit
@@ -23,7 +23,7 @@ def record(number: int, **changes: Any) -> Record:
         "round": {"seed": 1, "number": number, "position": 1},
         "seconds": {"launch": 10.0},
     }
-    return found | changes
+    return complete(found | changes)
 
 
 def cell(wanted: int, launches: int, **changes: Any) -> LaunchHistory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from factories import make_record
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout, describe_result
@@ -77,10 +78,8 @@ def test_each_unit_has_its_own_column(layout):
     lines = layout.table("md").read_text().splitlines()
     heading = next(line for line in lines if "throughput (samples/s)" in line)
     columns = [part.strip() for part in heading.split("|")]
-    samples, tokens, of_device = map(
-        columns.index,
-        ("throughput (samples/s)", "throughput (tokens/s)", "per device (tokens/s)"),
-    )
+    names = ("throughput (samples/s)", "throughput (tokens/s)")
+    samples, tokens = map(columns.index, names)
     fields = [
         [part.strip() for part in line.split("|")]
         for line in lines
@@ -88,7 +87,6 @@ def test_each_unit_has_its_own_column(layout):
     ]
     assert [bool(row[samples]) for row in fields] == [True, False, False]
     assert [bool(row[tokens]) for row in fields] == [False, True, True]
-    assert [bool(row[of_device]) for row in fields] == [False, True, True]
     known = read_report(layout)
     assert "a sample is a sequence of 128 tokens" in known
 
@@ -107,7 +105,7 @@ def test_launches_have_a_column_for_each_unit(layout):
 def test_the_answer_names_the_unit(layout):
     _, facts = find_answer(read(layout)).workloads
     assert facts.unit == "tokens/s"
-    assert facts.rates[IDS[1]].value == pytest.approx(1929, abs=1)
+    assert facts.rows[IDS[1]].rate == pytest.approx(1929, abs=1)
 
 
 def test_plots_and_page_name_the_unit(layout):
@@ -182,11 +180,6 @@ def test_a_prediction_is_fitted_to_steps(layout):
 
 
 def test_progress_names_the_unit():
-    record = {
-        "status": "ok",
-        "purpose": "measure",
-        "samples": 10,
-        "ranks": [{"window_s": 2.0}],
-    }
+    record = make_record(samples=10, ranks=[{"window_s": 2.0}])
     assert describe_result({**record, "cell": {"context": None}}) == "5 samples/s"
     assert describe_result({**record, "cell": {"context": 16}}) == "80 tokens/s"

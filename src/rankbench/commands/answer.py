@@ -32,11 +32,11 @@ def answer(arguments: argparse.Namespace) -> int:
     With --at, say what topologies would give that were not measured, each with a
     95 % interval. Nothing is measured. docs/answer.md explains each line.
     """
-    from rankbench.results.advice.answer import find_answer
-    from rankbench.results.advice.findings import to_json
+    from rankbench.results.advice.answer import find_answer, tell_next
+    from rankbench.results.advice.choice import to_json
     from rankbench.results.elements.text import shorten
     from rankbench.results.numbers.result_set import read
-    from rankbench.results.sections.answer import as_json, in_detail, tell_next
+    from rankbench.results.sections.answer import as_json, divide
 
     for name in ("margin", "efficiency"):
         value = getattr(arguments, name)
@@ -64,7 +64,9 @@ def answer(arguments: argparse.Namespace) -> int:
         else:
             say("nothing is open: no launch would settle anything")
     elif arguments.details:
-        print_notes(in_detail(made), names)
+        brief, more = divide(made)
+        # Of several workloads, the further findings hold all.
+        print_notes(more if len(made.workloads) > 1 else [*brief, *more], names)
     else:
         say(*as_json(made)["lines"])
     is_open = not made.workloads or any(facts.is_open for facts in made.workloads)
@@ -77,7 +79,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.matrix.plan import plan_predicted
     from rankbench.matrix.site import Site
     from rankbench.plan import read_plan
-    from rankbench.results.advice.findings import to_json
+    from rankbench.results.advice.choice import to_json
     from rankbench.results.elements.text import shorten
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import SECTION, describe

@@ -24,6 +24,7 @@ from rankbench.record import (
     MAX_RETRIES,
     Record,
     Verdict,
+    complete,
     describe_launch,
     explain_loss,
     minutes,
@@ -197,7 +198,7 @@ class Rounds:
             self._stop.heed()
             launch, folder = claim_next(series.directory)
             spec = attempt.spec(series, launch, folder, hosts, serial=serial, turn=turn)
-            record = run_launch(spec, hosts, self._stop)
+            record = complete(run_launch(spec, hosts, self._stop))
             series.read()
         except (Interrupted, ValueError, OSError) as error:
             # The message at the end of the job shall name the cell.

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
-from rankbench.record import (
-    CHANGED_CELL,
-    CHANGED_IMAGE,
-    NO_EXCHANGE,
-    OTHER_SAMPLES,
-    SAME_DATA,
-    UNCLEAN_END,
-    disturbances,
-)
-from rankbench.results.advice.findings import (
+from rankbench.invocation import rankbench_command
+from rankbench.record import CHANGED_CELL, CHANGED_IMAGE, disturbances, minutes
+from rankbench.results.advice.choice import (
     APART,
     EQUAL,
+    FEW,
     LESS,
-    Answer,
+    UNTOLD,
     Choice,
-    Doubt,
-    Measured,
-    Scaling,
-    Training,
-    Without,
-    Workload,
+    NextLaunches,
     choose,
     find_end,
     find_noisy,
     mean_seconds,
     plan_next,
+    to_json,
 )
-from rankbench.results.elements.text import show_estimate
+from rankbench.results.elements.marks import weakness
+from rankbench.results.elements.text import Note, figures, show_estimate
 from rankbench.results.numbers.hosts import find_slow_hosts
 from rankbench.results.numbers.launches import find_curve, read_curve
 from rankbench.results.numbers.losses import Loss, find_losses
-from rankbench.results.numbers.result_set import (
-    DRIFTING,
-    GROUPED,
-    NO_STEADY_STATE,
-    UNPAIRED,
-    ResultSet,
-    Summary,
-    compare_rows,
-)
+from rankbench.results.numbers.result_set import ResultSet, Summary, compare_rows
 from rankbench.results.numbers.series import Panel, Series, find_controls, is_shared
 from rankbench.results.numbers.statistics import (
     MARGIN,
@@ -54,6 +38,11 @@ from rankbench.results.numbers.statistics import (
     Estimate,
     round_off,
 )
+
+ANSWER_VERSION = 3
+
+# Columns of a line, after its term.
+WIDTH = 90
 
 # Efficiency of a sensible topology, if the user wants no other.
 EFFICIENCY = 0.7
@@ -74,26 +63,143 @@ _PACKAGES = ("horovod", "deepspeed")
 # Settings that tell rows of different strategies apart, too.
 _SHARED_SETTINGS = ("precision", "compile", "batch_size", "scaling")
 
-# Marks that weaken a row, in words. There are no grades.
-_DOUBTS = {
-    "approximate": "a lossy option changes what is trained",
-    DRIFTING: "launches became faster or slower one after the other",
-    "emulated": "computation is emulated",
-    GROUPED: "launches fall into groups, some slower than others",
-    "mixed-hosts": "launches ran on different hosts",
-    "mixed-torch": "it or its base ran different versions of torch",
-    NO_STEADY_STATE: "step times still changed their level at the end of a launch",
-    NO_EXCHANGE: "ranks exchange no gradients",
-    OTHER_SAMPLES: "batches are not as large as samples_per_step says",
-    "other-arithmetic": "gradients are summed in fewer bits than by others",
-    "other-code": "the code of the ranks has changed since",
-    "oversubscribed": "ranks share a core or a GPU, or lack cores",
-    "throttled": "a GPU lowered its clocks",
-    UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
-    UNPAIRED: "it was not launched in the same rounds as its base",
-    SAME_DATA: "ranks train on the same samples",
-    "unchecked": "no gate has checked what it trains",
+# Statuses of rows that have not failed.
+_NOT_TRIED = {"unsupported", "not-run", "cancelled"}
+
+_QUESTIONS = {
+    "fastest": "which is the fastest",
+    "cheapest": "which is the cheapest",
+    "scaling": "how far it scales",
 }
+
+# Part of a loss -> what may help.
+_REMEDIES = {
+    "computation": "a larger batch_size",
+    "waiting": "devices that nothing else uses",
+    "transfer": "a larger batch_size: fewer bytes for a sample",
+    "input": "more num_workers",
+    "host": "compile: true",
+    "unexplained": "another backend, or a larger batch_size: fewer messages for a "
+    "sample",
+}
+
+
+class Statement(NamedTuple):
+    """What a term says.
+
+    Attributes:
+        text: always said.
+        more: said if there are lines for it, each on a line of its own.
+    """
+
+    term: str
+    text: str
+    more: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """How far a series keeps its efficiency.
+
+    Attributes:
+        cells: of all sizes, with the base on one device.
+        largest: the row up to which the efficiency is above the wanted one, or None.
+        end: the first one that is not, or None.
+        is_below: whether that one is below; else it cannot be told.
+    """
+
+    series: str
+    cells: Sequence[Summary]
+    largest: Summary | None
+    end: Summary | None
+    is_below: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The answer for one workload.
+
+    Attributes:
+        workload: what is trained.
+        unit: of throughput: samples/s or tokens/s.
+        device: core or GPU, or device: several cores.
+        planned: all its rows.
+        timed: id -> a row that shows a speed.
+        rows: those that compete, the fastest first.
+        names: id -> the row in words.
+        base: the row that speedups are relative to, or None.
+        undecided: why no row is called the best; None if one is.
+        rests_on: the rows that this depends on, the fastest first.
+        lost: what a step of the best row takes longer than with efficiency 1.
+    """
+
+    workload: str
+    unit: str
+    device: str
+    planned: Sequence[Summary]
+    timed: Mapping[str, Summary]
+    rows: Mapping[str, Summary]
+    names: Mapping[str, str]
+    base: Summary | None
+    undecided: str | None = None
+    fastest: Choice | None = None
+    cheapest: Choice | None = None
+    rests_on: Mapping[str, Summary] = field(default_factory=dict)
+    lost: Loss | None = None
+    scaling: Sequence[Scaling] = ()
+    next: Sequence[NextLaunches] = ()
+
+    @property
+    def best(self) -> Summary | None:
+        """The row to use; None if none is called the best."""
+        if self.undecided or self.fastest is None:
+            return None
+        return self.rows[self.fastest.recommended]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no row is called the best, or another may be as good."""
+        rivals = self.fastest.rivals if self.fastest else ()
+        told = (EQUAL, LESS)
+        return bool(self.undecided) or any(one.verdict not in told for one in rivals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a result directory.
+
+    Attributes:
+        found: the results, in which launches count of rows that are partial or stale.
+        margin: rows that differ by less are equally good, as a share.
+        efficiency: a topology is sensible if its efficiency is higher.
+    """
+
+    found: ResultSet
+    margin: float
+    efficiency: float
+    workloads: Sequence[Workload]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `answer.json` holds beside the ten lines; ids stand for rows."""
+        kept = (
+            *("workload", "unit", "names", "base", "best", "undecided"),
+            *("fastest", "cheapest", "lost", "scaling", "next"),
+        )
+        return {
+            "schema": ANSWER_VERSION,
+            "experiment": self.found.experiment,
+            "source": self.found.source,
+            "margin": self.margin,
+            "efficiency": self.efficiency,
+            "workloads": [
+                {name: to_json(getattr(one, name)) for name in kept}
+                for one in self.workloads
+            ],
+            "without_numbers": [
+                {"status": status, "reason": reason, "cells": cells}
+                for (status, reason), cells in self.found.reasons.items()
+            ],
+        }
 
 
 def find_answer(
@@ -106,25 +212,19 @@ def find_answer(
         margin: rows that differ by less are equally good, as a share.
         efficiency: a topology is sensible if its efficiency is higher.
     """
-    shown = _with_partial(found)
-    losses = {loss.cell: loss for loss in find_losses(shown.rows)}
-    cells = {summary.id: summary.cell for summary in shown.rows}
+    if any(len(row.partial) for row in found.rows):
+        rows = [
+            replace(row, status="ok", launches=row.partial) if len(row.partial) else row
+            for row in found.rows
+        ]
+        found = replace(found, rows=compare_rows(rows))
+    losses = {loss.cell: loss for loss in find_losses(found.rows)}
+    workloads = [
+        _judge_workload(found, panel, losses, margin, efficiency)
+        for panel in _merge_hosts(found.panels)
+    ]
     return Answer(
-        experiment=found.experiment,
-        source=found.source,
-        margin=margin,
-        efficiency=efficiency,
-        price=found.price,
-        workloads=[
-            _judge_workload(shown, panel, losses, margin, efficiency)
-            for panel in _merge_hosts(shown.panels)
-        ],
-        without_numbers=[
-            Without(
-                status=status, reason=reason, first=describe(cells[ids[0]]), cells=ids
-            )
-            for (status, reason), ids in shown.reasons.items()
-        ],
+        found=found, margin=margin, efficiency=efficiency, workloads=workloads
     )
 
 
@@ -140,20 +240,6 @@ def _merge_hosts(panels: Sequence[Panel]) -> list[Panel]:
     return list(found.values())
 
 
-def _with_partial(found: ResultSet) -> ResultSet:
-    """The results, in which launches count of rows that are partial or stale.
-
-    Their reasons stay.
-    """
-    if not any(len(row.partial) for row in found.rows):
-        return found
-    rows = [
-        replace(row, status="ok", launches=row.partial) if len(row.partial) else row
-        for row in found.rows
-    ]
-    return replace(found, rows=compare_rows(rows))
-
-
 def _judge_workload(
     found: ResultSet,
     panel: Panel,
@@ -163,74 +249,81 @@ def _judge_workload(
 ) -> Workload:
     timed = {row.id: row for row in panel.points if _NO_SPEED not in row.marks}
     controls = find_controls(list(timed.values()))
-    rows = {
-        name: row
-        for name, row in sorted(timed.items(), key=lambda one: -one[1].rate)
-        if name not in controls
-    }
-    bases = (row.speedup_base for row in timed.values() if row.speedup_base)
-    base = next((one.id for one in bases if one.id in timed), None)
-    names = _name_rows(panel, timed)
-    kind = panel.points[0].cell.workload()
-    planned = [one for one in found.rows if one.cell.workload() == kind]
-    measured = _describe_launches(list(timed.values()), planned, found.rows)
+    ranked = sorted(timed.values(), key=lambda row: -row.rate)
+    rows = {row.id: row for row in ranked if row.id not in controls}
+    bases = [row.speedup_base for row in timed.values() if row.speedup_base]
+    base = next((timed[one.id] for one in bases if one.id in timed), None)
+    first = panel.points[0].cell
+    kind = first.workload()
     facts = Workload(
         workload=panel.title,
         unit=f"{panel.unit}/s",
-        device=_kind_of_device(panel.points[0].cell),
-        rows=len(rows),
-        names=names,
-        rates=_pick(rows, "throughput"),
-        measured=measured,
+        device=_kind_of_device(first),
+        planned=[one for one in found.rows if one.cell.workload() == kind],
+        timed=timed,
+        rows=rows,
+        names=_name_rows(panel, timed),
         base=base,
-        devices={name: row.devices for name, row in timed.items()},
-        speedups=_pick(timed, "speedup"),
-        efficiencies=_pick(timed, "efficiency"),
     )
-    if panel.points[0].cell.hosts:
+    if first.hosts:
         slow = find_slow_hosts([*timed.values()])
         said = "; ".join(slow.values()) or "no host is surely slower than the others"
         return replace(facts, undecided=said)
+    incomplete = _why_incomplete(facts.planned)
     if len(rows) < 2:
-        only = "".join(f"only {names[name]} was measured" for name in rows)
+        only = "".join(f"only {facts.names[name]} was measured" for name in rows)
         why = f"{only or 'no row shows a speed'}, so there is nothing to compare"
-        return replace(facts, undecided=_why_incomplete(measured) or why)
-    is_begun = any(len(row.partial) for row in rows.values())
-    fastest = _choose(rows, margin, per_device=False)
-    cheapest = _choose(rows, margin, per_device=True)
-    best = fastest.recommended
+        return replace(facts, undecided=incomplete or why)
+    fastest, cheapest = (_choose(rows, margin, per_device=one) for one in (False, True))
     open_ones = [one.cell for one in fastest.rivals if one.verdict != LESS]
-    rests = [fastest.cell, best, *open_ones, *([base] if base else [])]
-    rest_on = {name: timed[name] for name in dict.fromkeys(rests)}
-    seconds, training = _compare_training(
-        [rows[best], *([timed[base]] if base else [])]
-    )
-    judged = (_scale(series, timed, efficiency) for series in panel.series)
-    scaling = [series for series in judged if series]
-    scaling.sort(key=lambda own: best not in own.cells)
+    names = [
+        fastest.cell,
+        fastest.recommended,
+        *open_ones,
+        *([base.id] if base else []),
+    ]
+    rests_on = {name: timed[name] for name in dict.fromkeys(names)}
+    best = rows[fastest.recommended]
+    judged = (_find_scaling(series, timed, efficiency) for series in panel.series)
+    scaling = sorted(filter(None, judged), key=lambda one: best not in one.cells)
+    ends = [one.end for one in scaling if one.end and not one.is_below]
+    choices = {"fastest": fastest, "cheapest": cheapest}
+    is_begun = any(len(row.partial) for row in rows.values())
     return replace(
         facts,
-        undecided=(_why_incomplete(measured) if is_begun else None)
-        or _why_undecided(fastest, rest_on, names),
+        undecided=(incomplete if is_begun else None)
+        or _why_undecided(fastest, rests_on, facts.names),
         fastest=fastest,
         cheapest=cheapest,
-        costs={name: device_hours(rows[name]) for name in (best, cheapest.cell)},
-        same_training=_find_same_training(rows, best, timed.get(base or "")),
-        seconds=seconds,
-        training=training,
-        untested=_find_untested(found, planned, rows[best].cell),
-        lost=losses.get(best),
+        rests_on=rests_on,
+        lost=losses.get(best.id),
         scaling=scaling,
-        trust=_find_doubts([*rest_on.values()]),
-        alike=_find_alike(rows),
-        next=plan_next(
-            timed, {"fastest": fastest, "cheapest": cheapest}, scaling, efficiency
-        ),
+        next=plan_next(timed, choices, ends, efficiency),
     )
 
 
-def _pick(rows: Mapping[str, Summary], number: str) -> dict[str, Estimate]:
-    return {n: r.numbers[number] for n, r in rows.items() if number in r.numbers}
+def _find_scaling(
+    series: Series, rows: Mapping[str, Summary], wanted: float
+) -> Scaling | None:
+    """How far a series keeps its efficiency; None if it is on one device alone."""
+    several = [
+        point
+        for point in series.points
+        if point.devices > 1 and not is_shared(point)
+        if point.id in rows and "efficiency" in point.numbers
+    ]
+    if not several:
+        return None
+    several.sort(key=lambda point: point.devices)
+    base = several[0].efficiency_base
+    above, end, is_below = find_end(several, wanted)
+    return Scaling(
+        series=series.name,
+        cells=[*([rows[base.id]] if base and base.id in rows else ()), *several],
+        largest=above[-1] if above else None,
+        end=end,
+        is_below=is_below,
+    )
 
 
 # --- words for a row ------------------------------------------------------------------
@@ -276,47 +369,6 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
     return {name: names[name] for name in rows}
 
 
-def _describe_launches(
-    rows: Sequence[Summary], planned: Sequence[Summary], others: Sequence[Summary]
-) -> Measured:
-    """When and where launches ran, and what is left.
-
-    Args:
-        rows: those with launches.
-        planned: all rows of the workload.
-        others: all rows of the experiment.
-    """
-    records = [record for row in rows for record in row.records]
-    hosts = {host["host"]: host for record in records for host in record["hosts"]}
-    kinds = {
-        f"{len(host['gpus'])} x {host['gpus'][0]['name']}"
-        if host["gpus"]
-        else f"{host['cores']} cores of {host['cpu']}"
-        for host in hosts.values()
-    }
-    counts = sorted({len(row.counted) for row in rows})
-    # How many launches rows want, and how many of these are left.
-    counts_of = [
-        (row.wanted, _count_left(row)) for row in planned if row.status != "unsupported"
-    ]
-    usual = fmean(map(mean_seconds, rows))
-    return Measured(
-        days=sorted({r["started"][:10] for r in records if "started" in r}),
-        launches=[counts[0], counts[-1]] if counts else [],
-        disturbed=sum(len(row.disturbed) for row in rows),
-        repeated=sum(row.repeated for row in planned),
-        hosts=len(hosts),
-        machines=sorted(kinds),
-        done=sum(wanted - left for wanted, left in counts_of),
-        wanted=sum(wanted for wanted, _ in counts_of),
-        old=[row.id for row in planned if _is_old(row)],
-        seconds_left=sum(
-            _count_left(row) * (mean_seconds(row) if len(row.launches) else usual)
-            for row in others
-        ),
-    )
-
-
 # --- the best row ---------------------------------------------------------------------
 
 
@@ -354,15 +406,17 @@ def _count_left(row: Summary) -> int:
     return row.wanted - row.ok if is_open else 0
 
 
-def _why_incomplete(measured: Measured) -> str | None:
+def _why_incomplete(planned: Sequence[Summary]) -> str | None:
     """What the rows of a workload lack; None if nothing."""
-    if old := len(measured.old):
+    if old := sum(map(_is_old, planned)):
         which = f"{_count(old, 'row')} {'is' if old == 1 else 'are'} old"
         return f"{which}: the experiment or an image has changed since"
-    if measured.done < measured.wanted:
-        counts = f"{measured.done} of {measured.wanted}"
-        left_out = measured.repeated
-        more = f", {left_out} disturbed do not count" if left_out else ""
+    able = [row for row in planned if row.status != "unsupported"]
+    wanted = sum(row.wanted for row in able)
+    if left := sum(map(_count_left, able)):
+        repeated = sum(row.repeated for row in planned)
+        more = f", {repeated} disturbed do not count" if repeated else ""
+        counts = f"{wanted - left} of {wanted}"
         return f"the run is not complete ({counts} launches done{more})"
     return None
 
@@ -393,7 +447,7 @@ def _why_undecided(
 
 
 def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number > 1 else ''}"
+    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def _find_disturbances(row: Summary) -> list[str]:
@@ -402,80 +456,256 @@ def _find_disturbances(row: Summary) -> list[str]:
     return [causes[0] for causes in found if causes]
 
 
-def _global_batch(row: Summary) -> int:
-    return int(row.records[0]["shape"]["global_batch"])
+# --- findings: each is said here, and only here ---------------------------------------
 
 
-def _find_same_training(
-    rows: Mapping[str, Summary], best: str, base: Summary | None
-) -> str | None:
-    """The fastest row of the base's precision and samples of a step, beside the best.
+def find_all(answer: Answer) -> Iterator[Statement]:
+    """All findings, in the order in which people read them."""
+    if not answer.workloads:
+        yield Statement("WHAT", f"{answer.found.experiment}: no row has numbers")
+        for why in _why_without(answer.found, set()):
+            yield Statement("WHY", why)
+        yield from _next(answer, None)
+    for facts in answer.workloads:
+        yield _what(facts)
+        yield _best(facts, answer.margin)
+        if facts.best:
+            yield from _but(facts, facts.best)
+            yield from _untested(facts, facts.best.cell, answer.found)
+            yield from _lost(facts)
+            yield from _scales(facts, answer.efficiency)
+            yield from _cost(facts, facts.best, answer.found.price)
+        yield from _trust(facts, answer.found)
+        yield from _next(answer, facts)
 
-    None if that is the best row itself, or the base.
-    """
-    if base is None:
-        return None
 
-    def train(row: Summary) -> tuple[str, int]:
-        return row.cell.precision, _global_batch(row)
-
-    alike = (name for name, row in rows.items() if train(row) == train(base))
-    found = next(alike, None)
-    return None if train(rows[best]) == train(base) or found == base.id else found
+def find_details(answer: Answer) -> Iterator[Note]:
+    """What the ten lines leave out: all series, and all open questions."""
+    for facts in answer.workloads:
+        for series in facts.scaling:
+            said = _describe_scaling(series, facts.device, answer.efficiency)
+            yield Note(f"scaling of {series.series}", f"{said}.")
+        for plan in facts.next:
+            yield tell_next(plan, facts, answer)
 
 
-def _compare_training(
-    rows: Sequence[Summary],
-) -> tuple[float | None, list[Training]]:
-    """What rows train, and their losses after the time that all of them have."""
-    if len({row.id for row in rows}) < 2:
-        return None, []
-    seconds = min(float(find_curve(row, "seconds")[0][-1]) for row in rows)
-    found = []
-    for row in rows:
-        loss = read_curve(row, seconds)
-        found.append(
-            Training(
-                cell=row.id,
-                precision=row.cell.precision,
-                is_lossy="approximate" in row.marks,
-                samples=_global_batch(row),
-                loss=loss and [round_off(value) for value in loss],
-            )
+def _what(facts: Workload) -> Statement:
+    """What was measured, where and when, as far as it fits into a line."""
+    records = [record for row in facts.timed.values() for record in row.records]
+    hosts = {host["host"]: host for record in records for host in record["hosts"]}
+    machines = {
+        f"{len(host['gpus'])} x {host['gpus'][0]['name']}"
+        if host["gpus"]
+        else f"{host['cores']} cores of {host['cpu']}"
+        for host in hosts.values()
+    }
+    machine = f"{len(hosts)} hosts, each " if len(hosts) > 1 else ""
+    machine += " or ".join(map(_shorten_machine, sorted(machines)))
+    counts = sorted({len(row.counted) for row in facts.timed.values()})
+    each = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
+    launches = f"{each} launch{'es' * (each != '1')}"
+    days = sorted({record["started"][:10] for record in records if record["started"]})
+    rows = _count(len(facts.rows), "row")
+    parts = [facts.workload, machine, f"{rows} of {launches}", *days[-1:]]
+    while len("; ".join(parts)) > WIDTH and len(parts) > 2:
+        parts.pop()
+    return Statement("WHAT", "; ".join(part for part in parts if part))
+
+
+def _shorten_machine(text: str) -> str:
+    """Without what names of processors say for lawyers."""
+    for word in ("(R)", "(TM)", " CPU", " Processor"):
+        text = text.replace(word, "")
+    return text.partition(" @ ")[0].strip()
+
+
+def _best(facts: Workload, margin: float) -> Statement:
+    names = facts.names
+    if facts.best is None:
+        # What all rows are is said once.
+        begins = {names[cell].partition(" (")[0] for cell in facts.rows}
+        shared = begins.pop() if len(begins) == 1 < len(facts.rows) else ""
+        of = f" of {shared}" if shared else ""
+        shown = [
+            f"{names[cell].removeprefix(shared).lstrip()} {_plain(row)}"
+            + " (old)" * _is_old(row)
+            for cell, row in facts.rows.items()
+        ]
+
+        def list_first(most: int) -> str:
+            return f"measured {facts.unit}{of}, not judged: {_list(shown, most)}"
+
+        more = [_fit(list_first)] if shown else []
+        return Statement("BEST", f"cannot be told: {facts.undecided}", more)
+    best, base = facts.best, facts.base
+    text = f"{names[best.id]}: {_rate(best)} {facts.unit}"
+    if base is best:
+        text += ", the base; no row is faster"
+    elif base and "speedup" in best.numbers:
+        speedup = show_estimate(replace(best.numbers["speedup"], verdict=""))
+        text += f", {speedup} times {names[base.id]}"
+    return Statement("BEST", text, [*_others(facts, margin), *_find_alike(facts.rows)])
+
+
+def _others(facts: Workload, margin: float) -> Iterator[str]:
+    """A sentence about the other rows, the fastest first."""
+    fastest = facts.fastest
+    assert fastest
+    words = {
+        EQUAL: f"as fast within {100 * margin:g} %",
+        UNTOLD: "perhaps as fast",
+        FEW: "not judged, because of too few launches",
+        LESS: "slower",
+        APART: "not compared, because of other rounds",
+    }
+    verdicts = {fastest.cell: EQUAL}
+    verdicts |= {one.cell: one.verdict for one in fastest.rivals}
+    del verdicts[fastest.recommended]
+    by_word = {
+        word: [
+            f"{_short(facts, cell)} {_plain(facts.rows[cell])}"
+            for cell, one in verdicts.items()
+            if one == verdict
+        ]
+        for verdict, word in words.items()
+    }
+
+    def list_first(most: int) -> str:
+        parts = (f"{word}: {_list(own, most)}" for word, own in by_word.items() if own)
+        return "; ".join(parts)
+
+    if verdicts:
+        yield _fit(list_first)
+
+
+def _list(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _fit(list_first: Callable[[int], str]) -> str:
+    """The text with as many names as fit into a line, two at least."""
+    lists = (list_first(most) for most in (4, 3, 2))
+    return next((text for text in lists if len(text) <= WIDTH), list_first(2))
+
+
+def _short(facts: Workload, cell: str) -> str:
+    """The name of a row without what it shares with that of the best."""
+    assert facts.fastest is not None
+    _, over, place = facts.names[facts.fastest.recommended].partition(" over ")
+    return facts.names[cell].replace(over + place.partition(" (")[0], "", 1)
+
+
+def _rate(row: Summary) -> str:
+    return str(show_estimate(row.numbers["throughput"]))
+
+
+def _plain(row: Summary) -> str:
+    """The throughput as it is printed beside its interval, without it."""
+    return show_estimate(row.numbers["throughput"]).value
+
+
+def _but(facts: Workload, best: Summary) -> Iterator[Statement]:
+    """What the best row does to training, beside the base."""
+    base = facts.base
+    if base is None or base is best:
+        return
+    trains = {
+        id(row): (row.cell.precision, int(row.records[0]["shape"]["global_batch"]))
+        for row in (*facts.rows.values(), base)
+    }
+    (precision, samples), (usual, less) = trains[id(best)], trains[id(base)]
+    said = []
+    if precision != usual:
+        said.append(f"{precision}, not {usual}")
+    if "approximate" in set(best.marks) - set(base.marks):
+        said.append("an option changes the arithmetic")
+    if samples != less:
+        said.append(f"{samples} samples a step, not {less}")
+    if not said:
+        return
+    seconds = min(float(find_curve(row, "seconds")[0][-1]) for row in (best, base))
+    mine, theirs = (read_curve(row, seconds) for row in (best, base))
+    if mine and theirs:
+        own, of_base = (figures(round_off(loss[0]), 3) for loss in (mine, theirs))
+        after = figures(round_off(seconds), 2)
+        said.append(f"loss after {after} s: {own}, of {facts.names[base.id]} {of_base}")
+        if round_off(mine[1]) > round_off(theirs[2]) and samples != less:
+            said[-1] += ": tune learning_rate"
+    more = []
+    alike = (r for r in facts.rows.values() if trains[id(r)] == trains[id(base)])
+    other = next(alike, base)
+    if other is not base and trains[id(best)] != trains[id(base)]:
+        more.append(
+            f"with {less} samples in {usual} the best is "
+            f"{facts.names[other.id]}: {_rate(other)} {facts.unit}"
         )
-    known = all(one.loss for one in found)
-    return (round_off(seconds) if known else None), found
+    yield Statement("BUT", "; ".join(said), more)
 
 
-def _find_untested(
-    found: ResultSet, planned: Sequence[Summary], best: Cell
-) -> str | None:
-    """The usual rival of the best row, on as many devices of a host, if it is missing.
-
-    Args:
-        found: the results.
-        planned: all rows of the workload.
-        best: that row.
-    """
+def _untested(facts: Workload, best: Cell, found: ResultSet) -> Iterator[Statement]:
+    """The usual rival of the best row, on as many devices of a host, if missing."""
     if best.script is not None or best.size.nodes > 1 or best.size.devices == 1:
-        return None
+        return
     strategy, backend = (
         ("ddp", "nccl") if best.device == "cuda" else (REFERENCE, "none")
     )
-    cells = [one.cell for one in planned]
+    cells = [one.cell for one in facts.planned]
     if any((c.strategy, c.topology) == (strategy, best.topology) for c in cells):
-        return None
+        return
     block = f"strategy: {strategy}, topology: {best.topology}"
     block += f", backend: {backend}" if backend != "none" else ""
-    name = describe(replace(best, strategy=strategy, backend=backend))
+    add = f"`{strategy}` to strategy"
     if found.has_blocks:
-        return f"{name}: add `- {{{block}}}` to blocks"
-    if any(cell.strategy == strategy for cell in cells):
-        return f"{name}: add `{strategy}` on {best.topology}"
-    return f"{name}: add `{strategy}` to strategy"
+        add = f"`- {{{block}}}` to blocks"
+    elif any(cell.strategy == strategy for cell in cells):
+        add = f"`{strategy}` on {best.topology}"
+    name = describe(replace(best, strategy=strategy, backend=backend))
+    yield Statement("UNTESTED", f"the usual rival, {name}: add {add}")
 
 
-# --- what it costs, loses, and how far it goes ----------------------------------------
+def _lost(facts: Workload) -> Iterator[Statement]:
+    """Where the time of a step of the best row goes."""
+    lost = facts.lost
+    if lost is None or not lost.is_certain:
+        return
+    parts = sorted(lost.parts.items(), key=lambda one: -one[1].value)
+    said = [
+        f"{figures(part.value, 2)} {lost.describe(name)}"
+        for name, part in parts
+        if part.value >= 0.05 * lost.lost.value
+    ]
+    step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
+    remedy = f"try {_REMEDIES[parts[0][0]]}"
+    yield Statement("LOST", f"{step}: {', '.join(said[:2])}", [remedy])
+
+
+def _scales(facts: Workload, wanted: float) -> Iterator[Statement]:
+    """How far the series of the best row scales, if it has more than two sizes."""
+    series = next(iter(facts.scaling), None)
+    if series and len({row.devices for row in series.cells}) > 2:
+        yield Statement("SCALES", _describe_scaling(series, facts.device, wanted))
+
+
+def _describe_scaling(series: Scaling, device: str, wanted: float) -> str:
+    def show(row: Summary) -> str:
+        efficiency = replace(row.numbers["efficiency"], verdict="")
+        return f"{row.devices} {device}s ({show_estimate(efficiency)})"
+
+    said = []
+    if series.largest:
+        most = ", the most that was measured" if series.end is None else ""
+        said.append(
+            f"efficiency is above {wanted:g} up to {show(series.largest)}{most}"
+        )
+    if series.end:
+        how = "below" if series.is_below else "cannot be told to be above"
+        begin = "" if series.largest else "efficiency is "
+        if not series.is_below and not series.largest:
+            begin = "efficiency "
+        said.append(f"{begin}{how} {wanted:g} at {show(series.end)}")
+    return ", ".join(said)
 
 
 def device_hours(summary: Summary) -> Estimate:
@@ -484,38 +714,58 @@ def device_hours(summary: Summary) -> Estimate:
     return hours.scaled(summary.devices)
 
 
-def _scale(
-    series: Series, rows: Mapping[str, Summary], wanted: float
-) -> Scaling | None:
-    """How far a series keeps its efficiency; None if it is on one device alone."""
-    several = [
-        point
-        for point in series.points
-        if point.devices > 1
-        and not is_shared(point)
-        and point.id in rows
-        and "efficiency" in point.numbers
-    ]
-    if not several:
-        return None
-    several.sort(key=lambda point: point.devices)
-    base = several[0].efficiency_base
-    points = [rows[base.id], *several] if base and base.id in rows else several
-    above, end, is_below = find_end(several, wanted)
-    return Scaling(
-        series=series.name,
-        cells=[point.id for point in points],
-        largest=above[-1].id if above else None,
-        end=end.id if end else None,
-        is_below=is_below,
-    )
+def choose_unit(hours: Estimate) -> tuple[int, str]:
+    """Of device time: hours, or seconds if they are few; with the factor to it."""
+    return (1, "hours") if hours.value >= 0.1 else (3600, "seconds")
 
 
-# --- what weakens it ------------------------------------------------------------------
+def _cost(
+    facts: Workload, best: Summary, price: tuple[float, str] | None
+) -> Iterator[Statement]:
+    assert facts.cheapest
+    cheapest = facts.rows[facts.cheapest.cell]
+    factor, unit = choose_unit(device_hours(cheapest))
+
+    def show(row: Summary) -> str:
+        hours = device_hours(row)
+        time = str(show_estimate(hours.scaled(factor)))
+        if price is None:
+            return time
+        return f"{time} ({figures(hours.value * price[0], 3)} {price[1]})"
+
+    said = f"{show(best)} device-{unit} per million {facts.unit.removesuffix('/s')}"
+    if best is cheapest:
+        yield Statement("COST", f"{said}, the cheapest")
+    else:
+        name = facts.names[cheapest.id]
+        yield Statement("COST", f"{said}, {name} {show(cheapest)} (cheapest)")
 
 
-def _find_doubts(rows: Sequence[Summary]) -> list[Doubt]:
-    """What weakens rows, with those that it weakens, in order of appearance.
+def _trust(facts: Workload, found: ResultSet) -> Iterator[Statement]:
+    """What weakens the answer, the cause first; then rows that failed.
+
+    Of an answer that names no best row, the line of that row says why.
+    """
+    said = [] if facts.undecided else list(_weaken(facts))
+    said += _why_without(found, _NOT_TRIED)
+    if not said and not facts.undecided:
+        said = ["good: nothing weakens these rows"]
+    if said:
+        yield Statement("TRUST", said[0], said[1:])
+
+
+def _weaken(facts: Workload) -> Iterator[str]:
+    doubts = _find_doubts([*facts.rests_on.values()])
+    for cause, cells in doubts.items():
+        yield f"{cause}: {_list([facts.names[cell] for cell in cells], 2)}"
+    if repeated := sum(row.repeated for row in facts.planned):
+        launch = "launch was" if repeated == 1 else "launches were"
+        good = "" if doubts else "good: "
+        yield f"{good}{repeated} disturbed {launch} repeated"
+
+
+def _find_doubts(rows: Sequence[Summary]) -> dict[str, list[str]]:
+    """Cause -> ids of the rows that it weakens, in order of appearance.
 
     Args:
         rows: those that the answer rests on, the fastest first.
@@ -536,7 +786,7 @@ def _find_doubts(rows: Sequence[Summary]) -> list[Doubt]:
             causes.setdefault(cause, []).append(row.id)
         if own != hardware[0]:
             causes.setdefault("hosts had other processors or GPUs", []).append(row.id)
-    return [Doubt(cells=cells, cause=cause) for cause, cells in causes.items()]
+    return causes
 
 
 def _doubt(summary: Summary) -> Iterator[str]:
@@ -544,7 +794,7 @@ def _doubt(summary: Summary) -> Iterator[str]:
     if causes := _find_disturbances(summary):
         vain = " in spite of repetitions" if summary.repeated else ""
         yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"
-    if not any(record.get("surroundings") for record in summary.records):
+    if not any(record["surroundings"] for record in summary.records):
         yield "timed under 0.5 s, too short to notice disturbances (raise steps)"
     if count < MIN_LAUNCHES:
         launches = "launch" if count == 1 else "launches"
@@ -557,15 +807,83 @@ def _doubt(summary: Summary) -> Iterator[str]:
     for mark in summary.marks:
         if mark == "unchecked" and summary.cell.script is not None:
             yield "a script is not checked unless it reports its loss by hooks.step"
-        elif mark in _DOUBTS:
-            yield _DOUBTS[mark]
+        elif said := weakness(mark):
+            yield said
+
+
+def _why_without(found: ResultSet, apart: Collection[str]) -> list[str]:
+    """Why rows have no numbers, apart from those of some statuses."""
+    cells = {row.id: row.cell for row in found.rows}
+    return [
+        f"{status}: {_list([describe(cells[one]) for one in ids], 1)}: {reason}"
+        for (status, reason), ids in found.reasons.items()
+        if status not in apart
+    ]
+
+
+def _next(answer: Answer, facts: Workload | None) -> Iterator[Statement]:
+    """The command that may change what is best; a comment of the shell says why."""
+    statuses = {status for status, _ in answer.found.reasons}
+    run, words, seconds = "run", tuple[str, ...](), 0.0
+    if facts:
+        usual = fmean(map(mean_seconds, facts.timed.values())) if facts.timed else 0.0
+        seconds = sum(
+            _count_left(row) * (mean_seconds(row) if len(row.launches) else usual)
+            for row in answer.found.rows
+        )
+    left = f", about {minutes(seconds)}" if facts else ""
+    if facts and facts.undecided and seconds:
+        is_old = any(map(_is_old, facts.planned))
+        why = f"{'measures them' if is_old else 'continues'}{left}"
+    elif (
+        facts
+        and facts.undecided
+        and any(
+            "disturbed" in cause for cause in _find_doubts([*facts.rests_on.values()])
+        )
+    ):
+        device = "cuda" if facts.device == "GPU" else "cpu"
+        run = "rerun"
+        words = ("--only", f"device={device}", "--wait-quiet", "60")
+        why = "on a quiet machine"
+    elif facts and (plans := [one for one in facts.next if one.settles == "fastest"]):
+        words, why = ("--next", "fastest"), _launch(plans[0], facts)
+    elif statuses & {"stale", "not-run", "cancelled"}:
+        why = f"measures what is missing or stale{left}"
+    elif statuses - _NOT_TRIED:
+        run, words, why = "rerun", ("--failed",), "after the cause is mended"
+    else:
+        return
+    command = rankbench_command(run, **answer.found.source, options=words)
+    line = f"{command}  # {why}"
+    yield Statement("NEXT", line if len(line) <= WIDTH else f"{why}:\n{command}")
+
+
+def _launch(plan: NextLaunches, facts: Workload) -> str:
+    """Rows that get equally many launches are named together."""
+    counts = {one["more"] for one in plan.cells}
+    named = [_short(facts, one["cell"]) for one in plan.cells]
+    rest = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    up_to, most = "up to " if len(counts) > 1 else "", max(counts)
+    times = f"{up_to}{most} more launch{'es' * (most > 1)}"
+    return f"{times} of {' and '.join(named[:2])}{rest}, about {minutes(plan.seconds)}"
+
+
+def tell_next(plan: NextLaunches, facts: Workload, answer: Answer) -> Note:
+    """The launches that would settle a question, their cost, and the command."""
+    words = "--next", plan.settles
+    command = rankbench_command("run", **answer.found.source, options=words)
+    factor, unit = choose_unit(Estimate(plan.device_hours))
+    cost = f"{figures(factor * plan.device_hours, 3)} device-{unit}"
+    text = f"{_launch(plan, facts)}, {cost}: {command}"
+    return Note(f"to tell {_QUESTIONS[plan.settles]}", text)
 
 
 def _find_alike(rows: Mapping[str, Summary]) -> list[str]:
     """Rows whose sizes of buckets differ, and whose buckets do not."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for name, row in rows.items():
-        details = row.records[0]["ranks"][0].get("details") or {}
+        details = row.records[0]["ranks"][0]["details"]
         sizes = tuple(bucket["bytes"] for bucket in details.get("buckets") or ())
         cell = row.cell
         if sizes and "bucket_mb" in cell.options:

@@ -40,7 +40,7 @@ _PLACES = (0, 1, 2, 3, 4, 5, 9, 8, 6)
 PLAIN = "{x:,.6g}"
 
 # Distance between series with equal numbers of devices, in doublings.
-_APART = 0.07
+_APART = 0.045
 
 # Phases in the order of a step, each with its place in seaborn's colorblind palette.
 _PHASES = {
@@ -327,16 +327,19 @@ def _fold(name: str) -> str:
 def place_series(panel: Panel) -> Callable[[Series, Summary], float]:
     """Where a cell of a series stands on the axis of devices.
 
-    Series stand beside each other in a fixed order. All that is drawn of a cell, its
-    mean, its interval and its launches, has the same place.
+    Those with equally many devices stand beside each other in a fixed order. All that
+    is drawn of a cell, its mean, its interval and its launches, has the same place.
     """
-    middle = (len(panel.series) - 1) / 2
-    apart = min(_APART, 0.6 / len(panel.series))
-    shifts = {
-        series.name: 2 ** (apart * (place - middle))
-        for place, series in enumerate(panel.series)
-    }
-    return lambda series, point: point.devices * shifts[series.name]
+    beside: dict[int, dict[str, None]] = {}
+    for series, point in each_row(panel):
+        beside.setdefault(point.devices, {})[series.name] = None
+
+    def place(series: Series, point: Summary) -> float:
+        names = list(beside[point.devices])
+        shift = names.index(series.name) - (len(names) - 1) / 2
+        return float(point.devices * 2 ** (min(_APART, 0.6 / len(names)) * shift))
+
+    return place
 
 
 def scale_devices(axes: Axes, devices: Iterable[int]) -> list[int]:

@@ -54,7 +54,7 @@ _PEAKS: tuple[tuple[str, float | None, float, float | None, float], ...] = (
 
 def flops_of(summary: Summary) -> tuple[float, str] | None:
     """Operations of a sample or token, and how they are known; None if they are not."""
-    model = summary.records[0].get("model") or {}
+    model = summary.records[0]["model"]
     formula = model.get("flops_by_formula")
     flops = formula or model.get("flops_per_sample")
     if not flops:
@@ -159,10 +159,10 @@ def find_energy(summary: Summary) -> dict[str, Any]:
     from rankbench.results.numbers.statistics import geometric_mean
 
     records = summary.counted["record"].tolist()
-    if not records or not records[0]["ranks"][0].get("energy"):
+    if not records or not records[0]["ranks"][0]["energy"]:
         return {}
     found = [_energy_of(record) for record in records]
-    devices = [one for record in records for one in record.get("devices") or ()]
+    devices = [one for record in records for one in record["devices"]]
     unknown = [one for one in found if isinstance(one, str)]
     if unknown and summary.cell.device != "cuda":
         return {}
@@ -186,7 +186,7 @@ def _energy_of(record: Record) -> tuple[float, float] | str:
     read = [one for one in told if one["devices"]]
     if not read:
         return str(told[0]["reason"])
-    uuids = [gpu["uuid"] for rank in record["ranks"] for gpu in rank.get("gpus") or ()]
+    uuids = [gpu["uuid"] for rank in record["ranks"] for gpu in rank["gpus"]]
     if len(set(uuids)) < len(uuids):
         return "ranks share a GPU, whose counter does not tell them apart"
     on_gpus = bool(uuids)
@@ -209,7 +209,7 @@ def _describe_devices(devices: Sequence[Record]) -> dict[str, Any]:
     """What NVML told of the GPUs of the first host, over all launches."""
     clocks = [one.get("sm_clock_mean_mhz") for one in devices]
     heat = [one.get("temperature_max_c") for one in devices]
-    reasons = {reason for one in devices for reason in one.get("throttled") or ()}
+    reasons = {reason for one in devices for reason in one["throttled"]}
     return {
         "sm_clock_mhz": min((c for c in clocks if c is not None), default=None),
         "temperature_c": max((t for t in heat if t is not None), default=None),
@@ -227,7 +227,7 @@ def find_network(record: Record) -> str | None:
     """
     direct = {True: " with GPUDirect", False: " without GPUDirect", None: ""}
     ways = set()
-    for entry in (record.get("transport") or {}).get("seen") or []:
+    for entry in record["transport"].get("seen") or []:
         nccl = entry["libraries"].get("nccl") or {}
         transports = [str(name) for name in nccl.get("transports") or ()]
         way = ", ".join(transports)

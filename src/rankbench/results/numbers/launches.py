@@ -178,7 +178,7 @@ def _reduce(
         timed: seconds of [launches, ranks, steps, phases].
         warmup: steps before the steady part; None if there is none.
     """
-    fixed = records[0].get("warmup", 0)
+    fixed = records[0]["warmup"]
     count = 0 if warmup is None else warmup - fixed
     steps, phases = timed[:, :, count:], records[0]["phases"]
     windows = np.array([[rank["window_s"] for rank in r["ranks"]] for r in records])
@@ -194,8 +194,8 @@ def _reduce(
         np.array([own.get(name, 0.0) for own in by_phase]) for name in INPUT
     )
     update = means.sum(axis=1) - load
-    epochs = [[rank.get("epochs_s") or () for rank in r["ranks"]] for r in records]
-    accuracy = [(r["accuracy"] or {}).get("overall") for r in records]
+    epochs = [[rank["epochs_s"] for rank in r["ranks"]] for r in records]
+    accuracy = [r["accuracy"].get("overall") for r in records]
     with np.errstate(divide="ignore", invalid="ignore"):
         numbers = {
             "throughput": samples * kept / seconds,
@@ -291,14 +291,14 @@ def compose(steps: Values, records: Sequence[Record]) -> dict[str, list[Any]]:
 
 def _bubbles(record: Record) -> list[float] | None:
     """Share of the pipeline in which each rank waits; None if it is none."""
-    found = [(rank.get("details") or {}).get("bubble") for rank in record["ranks"]]
+    found = [rank["details"].get("bubble") for rank in record["ranks"]]
     shares = [share for share in found if share is not None]
     return shares if len(shares) == len(found) > 1 else None
 
 
 def _idle_share(record: Record) -> float:
     """Share of the window in which no kernel ran on a GPU, mean over GPUs."""
-    found = (one.get("utilisation_mean") for one in record.get("devices") or ())
+    found = (one.get("utilisation_mean") for one in record["devices"])
     idle = [1 - share for share in found if share is not None]
     return float(np.mean(idle)) if idle else 0.0
 
@@ -317,7 +317,7 @@ def memory_of_device(record: Record, device: str) -> float | None:
     """MiB of the smallest GPU, or of the smallest host; None if it is not recorded."""
     hosts = record["hosts"]
     if device == "cuda":
-        hosts = [gpu for host in hosts for gpu in host.get("gpus") or ()]
+        hosts = [gpu for host in hosts for gpu in host["gpus"]]
     sizes = [one["memory_gib"] for one in hosts if one.get("memory_gib")]
     return 1024.0 * min(sizes) if sizes else None
 

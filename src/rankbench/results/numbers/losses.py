@@ -21,8 +21,15 @@ from rankbench.results.numbers.launches import Values
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.statistics import Estimate, geometric_mean, mean
 
-# In the order in which documents show them.
-PARTS = ("computation", "waiting", "transfer", "input", "host", "unexplained")
+# Part -> what it is, in the order in which documents show them.
+PARTS = {
+    "computation": "slower computation",
+    "waiting": "waiting for slower ranks",
+    "transfer": "moving bytes",
+    "input": "waiting for data",
+    "host": "an idle GPU",
+    "unexplained": "overhead of messages",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,14 @@ class Loss:
         """Whether anything is lost at all."""
         return self.lost.low is not None and self.lost.low > 0
 
+    def describe(self, part: str) -> str:
+        """What a part is, in words."""
+        if part == "computation" and not self.is_separate:
+            return (
+                "slower computation or communication, which its phases do not separate"
+            )
+        return PARTS[part]
+
 
 def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
     """The losses of the rows on several devices that are compared with a base."""
@@ -71,7 +86,7 @@ def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
 
 def _find_exchange(row: Summary) -> float | None:
     """Milliseconds of the exchange of a step by itself; None if it is not known."""
-    sweeps, model = find_sweeps(row), row.records[0].get("model")
+    sweeps, model = find_sweeps(row), row.records[0]["model"]
     if not sweeps or not model or any(s.times_weights is None for s in sweeps):
         return None
     size = model["parameter_bytes"]
@@ -190,7 +205,7 @@ class Sweep:
 
 def find_sweeps(summary: Summary) -> list[Sweep]:
     """One sweep for each operation of a row; none unless it is ok."""
-    launches = [record.get("collectives") or [] for record in summary.records]
+    launches = [record["collectives"] for record in summary.records]
     if not launches or not all(launches):
         return []
     every = len(summary.records[0]["ranks"])

@@ -196,6 +196,7 @@ class ResultSet:
         target: what time and samples are counted to: loss or accuracy, and its value.
         source: how commands name it: arguments for `rankbench_command`.
         has_blocks: whether the experiment file has several sweeps.
+        description: of the experiment, by its author.
     """
 
     experiment: str
@@ -209,6 +210,7 @@ class ResultSet:
     target: tuple[str, float] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
     has_blocks: bool = False
+    description: str = ""
 
     @cached_property
     def measured(self) -> list[Summary]:
@@ -280,6 +282,7 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
         target=next(iter((plan.experiment.get("target") or {}).items()), None),
         source=named_in(plan.experiment),
         has_blocks=kept.exists() and "\nblocks:" in kept.read_text(errors="replace"),
+        description=plan.experiment.get("description") or "",
     )
 
 
@@ -431,21 +434,21 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     """Marks that follow from the records of an attempt."""
     planned, code = attempt.planned, attempt.plan.code["rank"]
     ok = [record for record in records if record["status"] == "ok"]
-    found = {mark for record in records for mark in record.get("marks") or ()}
+    found = {mark for record in records for mark in record["marks"]}
     # A launch that failed early may not know its code.
-    known = [(record.get("code") or {}).get("rank") for record in records]
+    known = [record["code"].get("rank") for record in records]
     if any(rank not in (None, code) for rank in known):
         found.add("other-code")
-    if ok and planned.cell.strategy != REFERENCE and not all(r.get("gate") for r in ok):
+    if ok and planned.cell.strategy != REFERENCE and not all(r["gate"] for r in ok):
         found.add("unchecked")
     # In a job that cells share, the hosts of a smaller cell change by turns.
-    alone = [r for r in ok if not (r.get("round") or {}).get("devices")]
+    alone = [r for r in ok if not (r["round"] or {}).get("devices")]
     if len({frozenset(host["host"] for host in r["hosts"]) for r in alone}) > 1:
         found.add("mixed-hosts")
     if len({r["software"]["torch"] for r in ok}) > 1:
         found.add("mixed-torch")
-    devices = [device for record in ok for device in record.get("devices") or ()]
-    if any(set(device.get("throttled") or ()) - AT_FULL_LOAD for device in devices):
+    devices = [device for record in ok for device in record["devices"]]
+    if any(set(device["throttled"]) - AT_FULL_LOAD for device in devices):
         found.add("throttled")
     if any(map(disturbances, ok)):
         found.add(DISTURBED)
@@ -522,8 +525,7 @@ def _find_groups(
     for workload, alternatives in workloads.items():
         settings: dict[str, set[frozenset[tuple[str, str]]]] = {}
         for row in alternatives:
-            launchers = [record.get("launcher") or {} for record in row.records]
-            known = [found.get("settings") for found in launchers]
+            known = [record["launcher"].get("settings") for record in row.records]
             settings[row.id] = {
                 frozenset(found.items()) for found in known if found is not None
             }

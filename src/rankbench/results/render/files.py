@@ -299,7 +299,7 @@ def _answer_to_markdown(document: Document, made: DocumentSection) -> str:
     return _join(
         f"# {escape_markdown(document.title)}",
         notes_to_markdown(made.content.before, document.name),
-        "## In full",
+        "## More" if made.content.notes else "",
         _shared(document),
         notes_to_markdown(made.content.notes, document.name),
     )

@@ -20,10 +20,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from rankbench import __version__
 from rankbench.cell import find_varying, spell_value
-from rankbench.invocation import named_in, rankbench_command
-from rankbench.record import read_json
+from rankbench.invocation import rankbench_command
 from rankbench.results.elements.text import Grid, Note, figures, one_line
 
 if TYPE_CHECKING:
@@ -179,12 +177,10 @@ def to_html(
         library = b64encode(gzip.compress(bundle, mtime=0)).decode()
         script = (_STATIC / "page.js").read_text()
         digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    plan = read_json(found.layout.plan) if found else {}
     return environment.get_template("page.html").render(
         document=document,
-        description=plan.get("experiment", {}).get("description") or "",
-        cells=_describe_cells(found, plan) if found else [],
-        citation=_cite(found) if found else "",
+        description=found.description if found else "",
+        cells=_describe_cells(found) if found else [],
         beside=beside,
         style=Markup((_STATIC / "style.css").read_text()),  # noqa: S704
         library=library,
@@ -213,7 +209,7 @@ def _make_environment() -> jinja2.Environment:
     return environment
 
 
-def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _describe_cells(found: ResultSet) -> list[dict[str, Any]]:
     """What is said of each cell: what it is, unlike others, and how to measure it."""
     fields = [summary.cell.fields for summary in found.rows]
     varying = find_varying(fields)
@@ -226,7 +222,7 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
                 "marks": ", ".join(summary.marks),
                 "launches": f"{summary.ok}/{summary.wanted}",
                 "measure it again": rankbench_command(
-                    "rerun", cells=[summary.id], **named_in(plan["experiment"])
+                    "rerun", cells=[summary.id], **found.source
                 )
                 if summary.wanted
                 else "",
@@ -239,25 +235,3 @@ def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str,
         }
         for summary, own in zip(found.rows, fields, strict=True)
     ]
-
-
-def _cite(found: ResultSet) -> str:
-    """An entry for BibTeX."""
-    days = sorted(
-        record["started"][:10]
-        for summary in found.rows
-        for record in summary.records
-        if "started" in record
-    )
-    measured = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not yet"
-    name = found.experiment
-    return "\n".join(
-        [
-            f"@misc{{rankbench-{name},",
-            f"  title = {{{name}: results of rankbench {__version__}}},",
-            f"  year = {{{days[-1][:4] if days else ''}}},",
-            f"  note = {{measured {measured}; rankbench: a reproducible benchmark",
-            "    pipeline for distributed PyTorch training}",
-            "}",
-        ]
-    )

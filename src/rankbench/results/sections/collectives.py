@@ -140,7 +140,7 @@ def _find_links(sweeps: Sequence[Sweep]) -> list[float]:
     """GB/s of the fastest network card of a host; none if ranks are on one host."""
     records = [sweep.summary.records[0] for sweep in sweeps]
     cards = [
-        [card["gbit_s"] / 8 for card in host.get("nics") or () if card.get("gbit_s")]
+        [card["gbit_s"] / 8 for card in host["nics"] if card.get("gbit_s")]
         for record in records
         if len(record["hosts"]) > 1
         for host in record["hosts"]

@@ -140,7 +140,7 @@ def _list_launches(summary: Summary) -> Iterator[Fields]:
         own["hosts"] = ",".join(own["hosts"])
         own["steady"] = "yes" if own["steady"] else "no"
         yield {
-            "started": summary.records[place].get("started"),
+            "started": summary.records[place]["started"],
             "attempt": summary.attempt,
             **own,
             "disturbed": "yes" if place in summary.disturbed else None,
@@ -165,8 +165,8 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
         return
     records, epochs = (summary.counted[n].tolist() for n in ("record", "epochs_s"))
     later = [mean(one[1:]).value for one in epochs if len(one) > 1]
-    losses = [record.get("loss") or {} for record in records]
-    accuracies = [record["accuracy"] or {} for record in records]
+    losses = [record["loss"] for record in records]
+    accuracies = [record["accuracy"] for record in records]
     by_class = [one.get("per_class") or () for one in accuracies]
     classes = min(map(len, by_class))
     fields: dict[str, Sequence[float | None]] = {
@@ -188,7 +188,7 @@ def _describe_training(summary: Summary) -> Iterator[Fields]:
 
 def _busiest_expert(ranks: Sequence[Record]) -> float | None:
     """Tokens of the expert that gets most over an equal share, mean over blocks."""
-    found = (one.get("details", {}).get("routed") for one in ranks)
+    found = (one["details"].get("routed") for one in ranks)
     routed = [pd.DataFrame(one) for one in found if one]
     if not routed:
         return None
@@ -220,7 +220,7 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
 
 def _means(records: Sequence[Record], members: str, name: str) -> list[float]:
     """Mean over launches of each rank or device; NaN if no launch recorded it."""
-    launches = [[one.get(name) for one in r.get(members) or []] for r in records]
+    launches = [[one.get(name) for one in r[members]] for r in records]
     known = [[v for v in own if v is not None] for own in zip_longest(*launches)]
     return [fmean(own) if own else math.nan for own in known]
 
@@ -245,7 +245,7 @@ def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
         found[item] = _by_host(told)
     for item, key in _SOFTWARE.items():
         found[item] = _join(record["software"].get(key) for record in records)
-    images = [record["image"] for record in records if record.get("image")]
+    images = [record["image"] for record in records if record["image"]]
     named = _join(f"{one['name']} (sha256 {str(one['sha256'])[:12]})" for one in images)
     found["images"] = named if images else "none: native"
     return found
@@ -255,9 +255,9 @@ def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
 _HOST: dict[str, Callable[[Record], str | None]] = {
     "CPU": lambda host: f"{host['cpu']}, {host['cores']} cores",
     "memory": lambda host: f"{host['memory_gib']:.0f} GiB",
-    "network cards": lambda host: _count(map(_describe_nic, host.get("nics") or [])),
+    "network cards": lambda host: _count(map(_describe_nic, host["nics"])),
     "GPUs": lambda host: _count(map(_describe_gpu, host["gpus"])),
-    "links between GPUs": lambda host: ", ".join(host.get("gpu_links") or []),
+    "links between GPUs": lambda host: ", ".join(host["gpu_links"]),
     "operating system": lambda host: host.get("os"),
     "kernel": lambda host: host.get("kernel"),
     "GPU driver": lambda host: host.get("gpu_driver"),
@@ -359,7 +359,7 @@ def _of_steps(details: Mapping[str, Any]) -> str:
 def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
     """How many rows were checked, and how far off the worst of them was."""
     compared = [
-        s.records[0].get("gate")
+        s.records[0]["gate"]
         for s in summaries
         if s.records and s.cell.strategy != REFERENCE
     ]
@@ -397,7 +397,7 @@ def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
         told = {
             library["gpudirect_rdma"]
             for record in s.records
-            for seen in (record.get("transport") or {}).get("seen", [])
+            for seen in record["transport"].get("seen", [])
             for library in seen["libraries"].values()
             if library.get("gpudirect_rdma") is not None
         }

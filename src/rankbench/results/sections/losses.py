@@ -10,15 +10,6 @@ from rankbench.results.numbers.losses import PARTS, Loss, find_losses
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 
-_WORDS = {
-    "computation": "computation",
-    "waiting": "waiting for slower ranks",
-    "transfer": "transfer of bytes",
-    "input": "waiting for data",
-    "host": "an idle GPU",
-    "unexplained": "communication that the bandwidth does not explain",
-}
-
 
 def make(found: ResultSet) -> Content | None:
     """A row for each row on several devices that has a base."""
@@ -68,13 +59,11 @@ def in_words(loss: Loss) -> str:
 
 
 def _describe(name: str, loss: Loss) -> str:
-    if name == "computation" and not loss.is_separate:
-        return "computation and communication, which its phases do not separate"
     if name == "waiting" and loss.late:
         rank, phase = loss.late
         there = f" on {loss.late_host}" if loss.late_host else ""
-        return f"{_WORDS[name]}, most for rank {rank}{there} in {phase}"
-    return _WORDS[name]
+        return f"{PARTS[name]}, most for rank {rank}{there} in {phase}"
+    return loss.describe(name)
 
 
 def _ms(part: Estimate) -> str:

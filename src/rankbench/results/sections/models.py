@@ -11,7 +11,7 @@ from rankbench.results.numbers.result_set import ResultSet, Summary
 
 def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok and whose records describe the model."""
-    described = [one for one in found.measured if one.records[0].get("model")]
+    described = [one for one in found.measured if one.records[0]["model"]]
     if not described:
         return None
     peaks = found.peaks
@@ -23,14 +23,14 @@ def _row(summary: Summary) -> dict[str, Any]:
     model = record["model"]
     flops, size = model["flops_per_sample"], model["parameter_bytes"]
     batch = ratio = None
-    if shape := record.get("shape"):
+    if shape := record["shape"]:
         batch = shape["global_batch"] / shape["replicas"]
         if shape["replicas"] > 1 and size and flops is not None:
             ratio = flops * batch / size
     # Of the model of a script, only the parameters are known.
     gflop = None if flops is None else flops / 1e9
     samples = summary.rate / summary.cell.units_per_sample
-    details = record["ranks"][0].get("details") or {}
+    details = record["ranks"][0]["details"]
     kernels = {k: details[k] for k in ("attention", "experts") if k in details}
     return kernels | {
         "cell": summary.id,

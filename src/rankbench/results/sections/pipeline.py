@@ -20,7 +20,7 @@ def make(found: ResultSet) -> Content | None:
 def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
     """What the strategy recorded of itself, by launch and rank."""
     records = summary.counted["record"]
-    return [[rank.get("details", {}) for rank in r["ranks"]] for r in records]
+    return [[rank["details"] for rank in r["ranks"]] for r in records]
 
 
 def _is_pipeline(summary: Summary) -> bool:

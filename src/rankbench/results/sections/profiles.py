@@ -59,7 +59,7 @@ def load_profiles(
             continue
         place = layout.attempt(row.id, row.attempt) / PROFILE
         for launch in read_launches(place, measured=False, damaged=damaged):
-            if launch.record["status"] == "ok" and launch.record.get("profile"):
+            if launch.record["status"] == "ok" and launch.record["profile"]:
                 folder = launch.directory.relative_to(layout.root).as_posix()
                 found.append(Profile(row.id, folder, launch.record["profile"]))
                 break

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankbench.results.advice.answer import EFFICIENCY, device_hours
-from rankbench.results.advice.findings import choose_unit
+from rankbench.results.advice.answer import EFFICIENCY, choose_unit, device_hours
 from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Ends, Mark, Styles
 from rankbench.results.elements.section import NAMED, PanelPlot, make_plot_section

@@ -10,15 +10,8 @@ from typing import Any
 import numpy as np
 
 from rankbench.cell import AUTO, OF_QUEUE, REFERENCE
-from rankbench.record import (
-    BUDGET,
-    DISTURBED,
-    NO_EXCHANGE,
-    OTHER_SAMPLES,
-    SAME_DATA,
-    UNCLEAN_END,
-    Record,
-)
+from rankbench.record import Record
+from rankbench.results.elements.marks import MARKS
 from rankbench.results.elements.section import Content, Row, Section, show_value
 from rankbench.results.elements.text import (
     Grid,
@@ -32,16 +25,7 @@ from rankbench.results.numbers.hardware import (
     find_rates,
 )
 from rankbench.results.numbers.launches import steps_to
-from rankbench.results.numbers.result_set import (
-    DETERMINISTIC,
-    DRIFTING,
-    ENVIRONMENT,
-    GROUPED,
-    NO_STEADY_STATE,
-    UNPAIRED,
-    ResultSet,
-    Summary,
-)
+from rankbench.results.numbers.result_set import DETERMINISTIC, ResultSet, Summary
 from rankbench.results.numbers.series import Panel, find_controls
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
@@ -71,57 +55,6 @@ _WORDS |= {"note"}
 # If more cells share a reason, a document names only the first ones.
 _MOST_NAMES = 4
 
-
-MARKS = {
-    "approximate": "a lossy option is on; the trained model differs from that of one "
-    "process.",
-    BUDGET: "the budget ended the launches of this row before there were as many as "
-    "asked for: a larger budget goes on.",
-    "built-whole": "the model cannot be built without values, so each rank held it "
-    "whole, in the memory of its host, before it was split.",
-    "emulated": "the model sleeps instead of computing: communication is real, "
-    "arithmetic is not.",
-    "functional": "the devices are logical parts of one device: the row shows that the "
-    "strategy works, not how fast it would be.",
-    "slow-host": "a host was slower than others in its launches: see Hosts.",
-    "mixed-hosts": "the launches of this row did not run on the same hosts.",
-    "mixed-torch": "the launches of this row, or those of its base, ran different "
-    "versions of torch.",
-    "other-arithmetic": "a library sums gradients in fewer bits than other strategies "
-    "of this precision do: a part of its ratio is that.",
-    NO_STEADY_STATE: "no steady state: in at least one launch, step times changed "
-    "their level until the end. Its numbers are of its whole timed window.",
-    DISTURBED: "a launch was 1.5 times slower than the other launches of its round "
-    "explain, and is left out of all numbers of the row; or other programs, a CPU "
-    "quota, a suspension or the state of a GPU disturbed it and its repetitions, and "
-    "it counts. Its record is kept.",
-    DRIFTING: "the launches grew faster or slower one after the other: the machine "
-    "changed meanwhile (the bracket of a line through them excludes 0).",
-    UNPAIRED: "this row and its base were not launched in the same rounds, so they "
-    "have no ratio: a machine that changes in between would be a part of it. "
-    "rankbench run --next launches them together.",
-    GROUPED: "launches of this row fall into groups, for example by where memory was "
-    "placed: two or more are far from the others, or significantly more than of other "
-    "rows are 1.5 times slower than their rounds explain. All count.",
-    ENVIRONMENT: "launches of this workload ran with different values of these "
-    "variables: only rows with equal ones are compared. env in site.yaml keeps them.",
-    NO_EXCHANGE: "ranks exchange no gradients, and no weights: each trains a model of "
-    "its own. The row is not compared with others.",
-    SAME_DATA: "all ranks of the script got the same samples in its first step: its "
-    "data is not split over them, so that more ranks do not learn from more samples.",
-    OTHER_SAMPLES: "the inputs of the script's model are not as many as "
-    "samples_per_step says, so throughput may be wrong: see under steps.",
-    "other-code": "the code that the ranks ran differs from the plan's.",
-    UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
-    "had reported; the numbers are whole.",
-    "unchecked": "no gate has found that it trains what a single process trains.",
-    "preload": "LD_PRELOAD loads a library into every process of the row, which may "
-    "replace any function of torch and of its libraries.",
-    "throttled": "a GPU lowered its clocks because of heat or a fault of its power "
-    "supply: the row says nothing about what the machine can do.",
-    "oversubscribed": "ranks share a physical core or a GPU, or had fewer cores than "
-    "planned: the row says nothing about scaling.",
-}
 SCALING = {
     "weak": "batch_size is per model replica: more devices, more samples in a step.",
     "strong": "batch_size is global: more devices share the same samples of a step.",
@@ -260,7 +193,7 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
         "disturbed": len(summary.disturbed) if record else None,
         "repeated": summary.repeated if record else None,
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
-        "global_batch": (record.get("shape") or {}).get("global_batch"),
+        "global_batch": record["shape"].get("global_batch") if record else None,
         "mfu_pct": find_rates(summary, found.peaks).get("mfu_pct"),
         **numbers,
         **{
@@ -347,8 +280,8 @@ def _fields(
     own = {unit: row if unit == summary.cell.unit else {} for unit in units}
     values: dict[str, object] = {
         **{f"throughput ({unit}/s)": own[unit].get("throughput") for unit in units},
+        "speedup": row.get("speedup"),
         "efficiency": row.get("efficiency"),
-        **{f"per device ({unit}/s)": own[unit].get("per_device") for unit in units},
         "memory (GiB)": memory.scaled(1 / _MIB_PER_GIB),
         "estimated (GiB)": estimated and estimated / _MIB_PER_GIB,
         "MFU (%)": row["mfu_pct"],
