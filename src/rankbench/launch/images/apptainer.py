@@ -10,9 +10,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from spython.utils import stream_command
 
@@ -45,36 +44,50 @@ def find_program() -> str:
     )
 
 
-def build(image: Path, definition: Path, options: Sequence[str]) -> Iterator[str]:
-    """Build an image; yield the output of Apptainer, line by line.
+def run(*words: str | Path, stream: str = "both", lines: int = 1) -> Iterator[str]:
+    """Run a command of Apptainer; yield what it prints, line by line.
+
+    Args:
+        words: of the command.
+        stream: output to yield: ``stdout`` (only for short outputs), or ``both``.
+        lines: how many last ones explain a failure whose cause is not known.
 
     Raises:
-        subprocess.CalledProcessError: after the last line, if the build failed.
+        ValueError: after the last line, if the command failed; says why, and what to
+            do.
     """
-    return _stream("build", *options, str(image), str(definition))
+    # spython's client calls Apptainer by its old name only, and its `build` reads one
+    # of two pipes, and hangs when the other is full.
+    said: list[str] = []
+    command = [find_program(), *map(str, words)]
+    try:
+        for line in stream_command(command, output_type=stream):
+            said.append(line)
+            yield line
+    except subprocess.CalledProcessError:
+        log = "".join(said)
+        raise ValueError(diagnose(log) or last_words(log, lines)) from None
 
 
-def pull(image: Path, source: str) -> Iterator[str]:
-    """Pull an image; yield lines as `build` does."""
-    return _stream("pull", "--force", str(image), source)
-
-
-def execute(
+def run_inside(
     image: Path,
     command: Sequence[str],
     *,
     binds: Sequence[str] = (),
-    options: Sequence[str] = APART,
+    options: Sequence[str] = (),
     stream: str = "both",
 ) -> Iterator[str]:
-    """Run a command in an image; yield lines as `build` does.
+    """Run a command in an image; yield lines as `run` does.
 
     Args:
+        image: the file of the image.
+        command: what is run.
         binds: ``OUTSIDE:INSIDE:ro``.
-        stream: output to yield: ``stdout`` (only for short outputs), or ``both``.
+        options: of Apptainer, beside `APART`.
+        stream: see `run`.
     """
     bound = [word for bind in binds for word in ("--bind", bind)]
-    return _stream("exec", *bound, *options, str(image), *command, stream=stream)
+    return run("exec", *bound, *APART, *options, image, *command, stream=stream)
 
 
 def why_not(*words: str) -> str:
@@ -86,43 +99,16 @@ def why_not(*words: str) -> str:
     return base.why_not([find_program(), *words], _SECONDS, env=quiet)
 
 
-def _stream(*words: str, stream: str = "both") -> Iterator[str]:
-    # spython's client calls Apptainer by its old name only, and its `build` reads one
-    # of two pipes, and hangs when the other is full.
-    lines: Iterator[str] = stream_command([find_program(), *words], output_type=stream)
-    return lines
-
-
 def check_runs(image: Path) -> None:
     """Start a container of the image that does nothing: 0.2 s.
 
     Raises:
         ValueError: it does not start; says why, and what to do.
     """
-    run_inside(image, ["true"], lambda why: f"{image} does not start here: {why}")
-
-
-def run_inside(
-    image: Path, command: Sequence[str], explain: Callable[[str], str], **settings: Any
-) -> list[str]:
-    """Run a command in an image; return what it prints, as lines.
-
-    Args:
-        image: the file of the image.
-        command: what is run.
-        explain: the message if it fails, from the cause.
-        settings: as for `apptainer.execute`.
-
-    Raises:
-        ValueError: the command fails.
-    """
-    said: list[str] = []
     try:
-        said.extend(execute(image, command, **settings))
-    except subprocess.CalledProcessError:
-        log = "".join(said)
-        raise ValueError(explain(diagnose(log) or last_words(log))) from None
-    return said
+        list(run_inside(image, ["true"]))
+    except ValueError as error:
+        raise ValueError(f"{image} does not start here: {error}") from None
 
 
 def diagnose(log: str) -> str | None:
@@ -143,7 +129,9 @@ def last_words(log: str, lines: int = 1) -> str:
     """Return the last lines of a log, without empty lines and colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
     said = [line.rstrip() for line in plain.splitlines() if line.strip()]
-    return "\n".join(said[-lines:]) or "it printed nothing"
+    if lines > 1:
+        return "\n  ".join(["its log ends:", *said[-lines:]])
+    return said[-1] if said else "it printed nothing"
 
 
 SPACE_REMEDY = (

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +26,6 @@ from rankbench.launch.images.apptainer import (
     SPACE_REMEDY,
     build_dir,
     diagnose,
-    last_words,
 )
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
@@ -97,28 +95,17 @@ class Work:
             self.say(step)
 
     def follow(self, lines: Iterable[str]) -> None:
-        """Write the output of Apptainer to the log, and report its steps.
-
-        Raises:
-            ValueError: Apptainer failed; says why, or has the end of its output.
-        """
-        said: list[str] = []
-        try:
-            for line in lines:
-                self.log.write(line)
-                said.append(line)
-                for sign, step in _STEPS.items():
-                    # A pull says some of the same.
-                    built = self.image.given is None
-                    if built and line.startswith("INFO:") and sign in line:
-                        self.begin(step)
-                if line.startswith("== "):
-                    # A message of %post; the seconds before it are dropped.
-                    self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
-        except subprocess.CalledProcessError:
-            text = "".join(said)
-            end = last_words(text, lines=5).replace("\n", "\n  ")
-            raise ValueError(diagnose(text) or f"its log ends:\n  {end}") from None
+        """Write the output of Apptainer to the log, and report its steps."""
+        for line in lines:
+            self.log.write(line)
+            for sign, step in _STEPS.items():
+                # A pull says some of the same.
+                built = self.image.given is None
+                if built and line.startswith("INFO:") and sign in line:
+                    self.begin(step)
+            if line.startswith("== "):
+                # A message of %post; the seconds before it are dropped.
+                self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
 
 
 def make_image(
@@ -147,9 +134,6 @@ def make_image(
             is kept.
     """
     settings, log_path = settings or {}, log_path or image.sidecar.with_suffix(".log")
-    key = Path(given) if (given := settings.get("image_key")) else None
-    if key:
-        check_key(key)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(image, tell), open(log_path, "w") as log:
         if not force and reason_to_make(image) is None:
@@ -158,7 +142,7 @@ def make_image(
             return known
         work = Work(image, log, tell)
         try:
-            return _make(work, settings, key)
+            return _make(work, settings)
         except (ValueError, OSError) as error:
             step = work.steps[-1] if work.steps else "preparation"
             if isinstance(error, OSError):
@@ -173,8 +157,9 @@ def make_image(
             end_processes(grace=60)
 
 
-def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:
+def _make(work: Work, settings: Mapping[str, Any]) -> Sidecar:
     image = work.image
+    key = settings.get("image_key") if image.definition else None
     begun = datetime.now(UTC)
     program = apptainer.find_program()
     beside = image.sidecar.with_name(f".{image.name}.sif")
@@ -194,7 +179,7 @@ def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:
         facts = ask_facts(image, sif)
         work.begin("provenance")
         packages = list_packages(sif)
-        if key and image.definition:
+        if key:
             work.begin("sign")
             sign(sif, key)
             sha256 = hash_file(sif)
@@ -212,9 +197,9 @@ def _make(work: Work, settings: Mapping[str, Any], key: Path | None) -> Sidecar:
             "apptainer": run_to_end([program, "--version"]).stdout.strip(),
             "facts": facts,
             "packages": packages,
-            "signed": bool(key and image.definition),
+            "signed": bool(key),
+            "seconds": round(work.seconds, 1),
         }
-        sidecar["seconds"] = round(work.seconds, 1)
         # A sidecar must never describe another file.
         image.sidecar.unlink(missing_ok=True)
         if sif == beside:
@@ -234,7 +219,8 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
     image = work.image
     if image.given and "source" in image.given:
         work.begin("pull")
-        work.follow(apptainer.pull(beside, image.given["source"]))
+        source = image.given["source"]
+        work.follow(apptainer.run("pull", "--force", beside, source, lines=5))
         return beside
     if image.definition is None:
         if not image.file.exists():
@@ -243,13 +229,13 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
     building, kept = SPACE[image.flavour]
     needed = {build_dir(): building, beside.parent: kept}
     check_space({place: gib for place, gib in needed.items() if place.exists()})
-    check_builds()
+    check_builds(settings.get("image_key"))
     find_debootstrap()
     if archive := settings.get("debian_archive"):
         address = f"{archive.rstrip('/')}/{image.snapshot}/"
     else:
-        mirror = settings.get("debian_mirror", "auto")
-        address = find_mirror(mirror, tell=work.say)
+        address = find_mirror(settings.get("debian_mirror", "auto"))
+    work.say(f"Debian's packages from {address}")
     check_mirror(address, image.promise["suite"])
     work.begin("fetch")
     index = settings.get("torch_index", "auto")
@@ -260,26 +246,23 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
         commit = run_well(project, _GIT_SECONDS)
         values["version"] = __version__
         values["revision"] = commit.stdout.strip() if commit else "unknown"
-        for name, value in values.items():
-            options += ["--build-arg", f"{name}={value}"]
+        options += [f"--build-arg={name}={value}" for name, value in values.items()]
         # Definitions contain paths relative to this folder.
         with chdir(image.containers.parent):
-            work.follow(apptainer.build(beside, image.definition, options))
+            paths = (beside, image.definition)
+            work.follow(apptainer.run("build", *options, *paths, lines=5))
     for name, sha256 in image.inputs.items():
         if hash_file(image.containers / name) != sha256:
             raise ValueError(f"{name} has changed during the build: run it again")
     return beside
 
 
-def find_mirror(
-    configured: str, *, tell: Callable[[str], object] = lambda _: None
-) -> str:
+def find_mirror(configured: str) -> str:
     """Return the Debian mirror to build images from.
 
     Args:
         configured: site key `debian_mirror`: an address, or ``auto`` for the mirror
             that this machine's own apt uses, or else debootstrap's default.
-        tell: receives a line if debootstrap's default is used.
 
     Raises:
         ValueError: ``auto``, and neither apt nor debootstrap names a mirror.
@@ -308,12 +291,7 @@ def find_mirror(
             f"this machine's apt names no Debian mirror, and {program} names no "
             "default: set `debian_mirror` in site.yaml to the address of a mirror"
         )
-    address = found[1]
-    tell(
-        f"this machine's apt names no Debian mirror: using debootstrap's default, "
-        f"{address} (set `debian_mirror` in site.yaml for another)"
-    )
-    return address
+    return found[1]
 
 
 def find_debootstrap() -> Path:
@@ -352,24 +330,25 @@ def check_mirror(mirror: str, suite: str) -> None:
         ) from None
 
 
-def check_builds() -> None:
+def check_builds(key: str | None) -> None:
     """Build an image of nothing, before anything is downloaded: half a second.
 
+    Args:
+        key: file with the key to sign it with, if any.
+
     Raises:
-        ValueError: this machine does not build images; says why, and what to do.
+        ValueError: this machine does not build images, or the key cannot sign; says
+            why, and what to do.
     """
-    said: list[str] = []
-    why = None
     with tempfile.TemporaryDirectory() as folder:
-        definition = Path(folder, "nothing.def")
+        nothing, definition = Path(folder, "nothing.sif"), Path(folder, "nothing.def")
         definition.write_text("Bootstrap: scratch\n")
-        try:
-            said.extend(apptainer.build(Path(folder, "nothing.sif"), definition, ()))
-        except subprocess.CalledProcessError:
-            why = last_words("".join(said))
-    # Without a range of user ids, only images with something in them fail.
-    if why := diagnose("".join(said)) or why:
-        raise ValueError(why)
+        said = "".join(apptainer.run("build", nothing, definition))
+        # Without a range of user ids, only images with something in them fail.
+        if why := diagnose(said):
+            raise ValueError(why)
+        if key:
+            sign(nothing, key)
 
 
 def check_space(needed: Mapping[Path, float]) -> None:
@@ -402,37 +381,18 @@ def _squash_options() -> tuple[str, str]:
     return "--mksquashfs-args", f"-comp {name} -Xcompression-level {_LEVELS[name]}"
 
 
-def check_key(key: Path) -> None:
-    """Check that a key file can be read, before an image is built for minutes.
-
-    Raises:
-        ValueError: it is missing, no key, or others may read it.
-    """
-    try:
-        text = key.read_text(errors="replace")
-        mode = key.stat().st_mode
-    except OSError as error:
-        said = f"site key image_key: {key} cannot be read: {error.strerror}"
-        raise ValueError(said) from error
-    if "PRIVATE KEY-----" not in text or "ENCRYPTED" in text:
-        raise ValueError(
-            f"site key image_key: {key} is no private key in PEM format without a "
-            "passphrase: `openssl genpkey -algorithm ed25519 -out KEY.pem` makes one"
-        )
-    if mode & 0o077:
-        raise ValueError(
-            f"site key image_key: other users can read {key}: `chmod 600 {key}`"
-        )
-
-
-def sign(sif: Path, key: Path) -> None:
+def sign(sif: Path, key: str) -> None:
     """Add a signature to the file of an image; that changes its SHA-256.
 
     Raises:
         ValueError: Apptainer does not sign; says why.
     """
-    if said := apptainer.why_not("sign", "--key", str(key), str(sif)):
-        raise ValueError(f"{sif} cannot be signed with {key}: {said}")
+    if said := apptainer.why_not("sign", "--key", key, str(sif)):
+        raise ValueError(
+            f"site key image_key: {key} does not sign: {said}; it must be a private "
+            "key in PEM format without a passphrase: `openssl genpkey -algorithm "
+            "ed25519 -out KEY.pem` makes one"
+        )
 
 
 @contextmanager

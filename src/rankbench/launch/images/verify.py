@@ -130,8 +130,7 @@ def prove(
         write_json(Path(folder, "image.json"), image.promise)
         test = ["python3", f"{_INSIDE}/{TEST}", "--image-json", f"{_INSIDE}/image.json"]
         binds = [f"{folder}:{_INSIDE}:ro"]
-        options = [*apptainer.APART, *gpu]
-        follow(apptainer.execute(sif, test, binds=binds, options=options))
+        follow(run_inside(sif, test, binds=binds, options=gpu))
     return ask_facts(image, sif)
 
 
@@ -144,19 +143,16 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     """
     programs = image.promise.get("programs", PROGRAMS)
     probe = ["python3", "-m", "rankbench.rank.facts.probe", *programs]
-    options = [*apptainer.APART, "--env", f"PYTHONPATH={_INSIDE}"]
+    options = ["--env", f"PYTHONPATH={_INSIDE}"]
     binds = [f"{SOURCE}:{_INSIDE}:ro"]
-    said = run_inside(
-        sif,
-        probe,
-        lambda cause: (
-            f"rankbench cannot look into {sif}: {cause} (it must be an image for this "
+    try:
+        said = list(run_inside(sif, probe, binds=binds, options=options))
+    except ValueError as error:
+        raise ValueError(
+            f"rankbench cannot look into {sif}: {error} (it must be an image for this "
             "machine's processors, in which python3 is Python 3.11 or newer and "
             "imports torch)"
-        ),
-        binds=binds,
-        options=options,
-    )
+        ) from None
     # Libraries may print, too.
     found = [line for line in said if line.startswith("{")]
     if not found:
@@ -180,10 +176,13 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
 
 def list_packages(sif: Path) -> dict[str, dict[str, str]]:
     """Return names and versions of Debian's packages and of the ranks' Python."""
-    dpkg = _ask(sif, ["sh", "-c", _LIST_DPKG])
+    dpkg, pip = (
+        "".join(run_inside(sif, command, stream="stdout"))
+        for command in (["sh", "-c", _LIST_DPKG], ["python3", "-c", _LIST_PYTHON])
+    )
     return {
         "dpkg": dict(line.split() for line in dpkg.splitlines()),
-        "pip": json.loads(_ask(sif, ["python3", "-c", _LIST_PYTHON])),
+        "pip": json.loads(pip),
     }
 
 
@@ -198,18 +197,6 @@ import importlib.metadata, json
 found = importlib.metadata.distributions()
 print(json.dumps({package.metadata["Name"]: package.version for package in found}))
 """
-
-
-def _ask(sif: Path, command: list[str]) -> str:
-    """Return the output of a command in the image."""
-    shown = " ".join(command)
-    said = run_inside(
-        sif,
-        command,
-        lambda _: f"`{shown}` fails in the image: see above",
-        stream="stdout",
-    )
-    return "".join(said)
 
 
 def _kept(promise: dict[str, Any], facts: dict[str, Any]) -> dict[str, bool]:
