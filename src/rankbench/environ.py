@@ -43,6 +43,12 @@ class Place:
     local_size: int
     node: int
 
+    @classmethod
+    def of(cls, rank: int, size: int, local_size: int) -> Place:
+        """The place of a rank if ranks fill hosts one after the other."""
+        node, local_rank = divmod(rank, local_size)
+        return cls(rank, size, local_rank, local_size, node)
+
     def export(self) -> dict[str, str]:
         """The variables that torch's `env://` and its launchers use."""
         place = (self.rank, self.size, self.local_rank, self.local_size, self.node)

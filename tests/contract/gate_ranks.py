@@ -81,22 +81,11 @@ def run_ranks(
         options=launch or LaunchOptions(),
     )
     work = spec.work
-    each = shape.ranks // hosts
-    arguments = [
-        [
-            f"--rank={rank}",
-            f"--world-size={shape.ranks}",
-            f"--local-rank={rank % each}",
-            f"--local-world-size={each}",
-            f"--init-method=file://{work}/store",
-            str(spec.file),
-        ]
-        for rank in range(shape.ranks)
-    ]
+    arguments = [f"--init-method=file://{work}/store", str(spec.file)]
     inside = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     inside |= variables or {}
     try:
-        start_commands(code, inside, arguments)
+        start_commands(code, inside, arguments, shape.ranks, hosts=hosts)
     except ProcessExitedException as error:
         logs = [path.read_text() for path in sorted(folder.glob("rank*.log"))]
         raise AssertionError("\n".join(logs)) from error

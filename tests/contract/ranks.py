@@ -15,6 +15,7 @@ import torch
 from torch.multiprocessing import start_processes
 
 import rankbench
+from rankbench.environ import Place
 
 PATIENCE = 300.0  # seconds
 
@@ -55,7 +56,12 @@ def start_ranks(
 
 
 def start_commands(
-    code: Path, variables: Mapping[str, str], arguments: list[list[str]]
+    code: Path,
+    variables: Mapping[str, str],
+    arguments: list[str],
+    ranks: int,
+    *,
+    hosts: int = 1,
 ) -> None:
     """Run `python -m rankbench.rank` of a copy of the code, once for each rank.
 
@@ -64,16 +70,23 @@ def start_commands(
         variables: what ranks find in their environment; {rank} stands for the number
             of a rank.
         arguments: of each rank.
+        hosts: over how many the ranks pretend to be spread.
 
     Raises:
         ProcessExitedException: one has failed.
     """
-    start_ranks(_be_command, (code, variables, arguments), len(arguments))
+    places = [Place.of(rank, ranks, ranks // hosts) for rank in range(ranks)]
+    start_ranks(_be_command, (code, variables, arguments, places), ranks)
 
 
 def _be_command(
-    rank: int, code: Path, variables: Mapping[str, str], arguments: list[list[str]]
+    rank: int,
+    code: Path,
+    variables: Mapping[str, str],
+    arguments: list[str],
+    places: list[Place],
 ) -> None:
+    os.environ |= places[rank].export()
     os.environ |= {k: v.replace("{rank}", str(rank)) for k, v in variables.items()}
     # A new interpreter would obey these variables; this one was forked.
     if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, TextIOWrapper):
@@ -83,7 +96,7 @@ def _be_command(
     if Path(rankbench.__file__).parents[1] != code:
         for name in [name for name in sys.modules if name.startswith("rankbench")]:
             del sys.modules[name]
-    sys.argv = ["rankbench.rank", *arguments[rank]]
+    sys.argv = ["rankbench.rank", *arguments]
     from rankbench.rank.__main__ import main
 
     main()

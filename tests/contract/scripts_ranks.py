@@ -106,10 +106,8 @@ def run_script(
         port = server.getsockname()[1]
     variables = build_environment(make_spec(shape=make_shape(ranks)))
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place = [f"--world-size={ranks}", f"--local-world-size={ranks}"]
-    places = [[f"--rank={r}", f"--local-rank={r}", *place] for r in range(ranks)]
     try:
-        start_commands(ROOT / "src", variables, [[*one, str(spec)] for one in places])
+        start_commands(ROOT / "src", variables, [str(spec)], ranks)
     except ProcessExitedException:
         pass  # the reports say why
     return Launch(directory, ranks)

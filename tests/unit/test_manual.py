@@ -8,17 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from rankbench.environ import Place
-from rankbench.rank.__main__ import main as rank_main
 from rankbench.rank.world.manual import (
     await_ranks,
     choose_rendezvous,
     places_here,
-    rank_argv,
 )
 
 pytestmark = pytest.mark.unit
@@ -41,16 +37,6 @@ def start(*programs: str) -> dict[int, subprocess.Popen[bytes]]:
     return ranks
 
 
-def test_command_of_a_rank():
-    place = Place(rank=5, size=8, local_rank=1, local_size=4, node=1)
-    argv = rank_argv(place, "tcp://127.0.0.1:4711", Path("/somewhere/launch.json"))
-    assert argv == [
-        *(sys.executable, "-m", "rankbench.rank", "--rank=5", "--world-size=8"),
-        *("--local-rank=1", "--local-world-size=4"),
-        *("--init-method=tcp://127.0.0.1:4711", "/somewhere/launch.json"),
-    ]
-
-
 def test_places_of_a_host(monkeypatch):
     monkeypatch.setenv("SLURM_NODEID", "1")
     alone = places_here(1, 2)
@@ -58,16 +44,6 @@ def test_places_of_a_host(monkeypatch):
     second = places_here(3, 2)
     assert [(p.rank, p.size, p.node) for p in second] == [(2, 6, 1), (3, 6, 1)]
     assert [(p.local_rank, p.local_size) for p in second] == [(0, 2), (1, 2)]
-
-
-@pytest.mark.parametrize(
-    "given", [["--rank=0"], ["--rank=0", "--world-size=2"], ["--local-rank=0"]]
-)
-def test_a_place_is_given_whole_or_not_at_all(given, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["rank", *given, "/somewhere/launch.json"])
-    with pytest.raises(SystemExit):
-        rank_main()
-    assert "--local-world-size: give all" in capsys.readouterr().err
 
 
 def test_rendezvous(tmp_path):

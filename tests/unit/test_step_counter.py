@@ -13,13 +13,13 @@ from torch import nn
 
 from rankbench.rank.scripts.observing import (
     RootSearch,
-    SeveralOptimizers,
     StepCounter,
     count_trained,
     digest_values,
     leading_sizes,
     watch,
 )
+from rankbench.rank.scripts.running import ScriptError
 
 pytestmark = pytest.mark.unit
 
@@ -115,7 +115,7 @@ def test_two_optimizers_make_no_step_unless_it_is_marked(counter, may_differ):
         assert (counter.steps, counter.updates) == (1, 1)
         assert counter.optimizer is one
         return
-    with pytest.raises(SeveralOptimizers) as error:
+    with pytest.raises(ScriptError) as error:
         other.step()
     assert "SGD of 4 weights at learning rate 0.1 and Adam of 4" in str(error.value)
     assert "call rankbench.hooks.step()" in str(error.value)

@@ -1,8 +1,8 @@
 """One rank of a launch: ``python -m rankbench.rank SPEC``, started by a launcher.
 
-The rank reads its place among the ranks from the environment, or from arguments if it
-is started by hand. It chooses its cores before it imports torch, because torch sizes
-its thread pools by the cores of the process.
+The rank reads its place among the ranks from the environment. It chooses its cores
+before it imports torch, because torch sizes its thread pools by the cores of the
+process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from rankbench.environ import Place, physical_cores, read_place, restore_devices
+from rankbench.environ import physical_cores, read_place, restore_devices
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
 from rankbench.rank.world.lifeline import (
@@ -28,18 +28,15 @@ from rankbench.rank.world.lifeline import (
 from rankbench.rank.world.places import choose_cores, pin
 
 
-def run_rank(
-    spec_path: Path, *, place: Place | None = None, init_method: str = "env://"
-) -> None:
+def run_rank(spec_path: Path, init_method: str = "env://") -> None:
     """Run a rank from start to end; a rank that fails ends the process.
 
     Args:
         spec_path: JSON file that describes the launch.
-        place: place of this rank among all; None reads it from the environment.
         init_method: URL at which the ranks meet.
     """
     spec = LaunchSpec.read(spec_path)
-    place = place or read_place()
+    place = read_place()
     restore_devices()
     # All output of this process, also that of libraries, goes to its own log.
     path = spec.log(place.rank)
@@ -81,29 +78,11 @@ def run_rank(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank")
-    by_hand = parser.add_argument_group("in place of the environment")
-    for name in _PLACE:
-        by_hand.add_argument(f"--{name}", type=int)
-    by_hand.add_argument("--init-method", metavar="URL", default="env://")
+    parser.add_argument("--init-method", metavar="URL", default="env://")
     parser.add_argument("spec", type=Path)
     arguments = parser.parse_args()
-    given = [getattr(arguments, name.replace("-", "_")) for name in _PLACE]
-    place = None
-    if given != [None] * len(given):
-        if None in given:
-            parser.error(f"{', '.join(f'--{name}' for name in _PLACE)}: give all")
-        rank, size, local_rank, local_size = given
-        place = Place(
-            rank=rank,
-            size=size,
-            local_rank=local_rank,
-            local_size=local_size,
-            node=rank // local_size,
-        )
-    run_rank(arguments.spec, place=place, init_method=arguments.init_method)
+    run_rank(arguments.spec, arguments.init_method)
 
-
-_PLACE = ("rank", "world-size", "local-rank", "local-world-size")
 
 if __name__ == "__main__":
     main()

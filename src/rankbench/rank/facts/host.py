@@ -64,7 +64,6 @@ def describe_gpu(index: int) -> dict[str, Any]:
         "name": properties.name,
         "memory_gib": round(properties.total_memory / 1024**3, 1),
         "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
     }
 
 

@@ -10,6 +10,7 @@ import json
 import platform
 import shutil
 import sys
+from typing import Any
 
 import torch
 
@@ -20,51 +21,34 @@ from rankbench.rank.facts.host import built_backends
 
 def main() -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
     facts = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
-        "cuda_devices": [torch.cuda.get_device_name(i) for i in range(count)],
-        "cuda_memory_gib": [
-            torch.cuda.get_device_properties(i).total_memory / 2**30
-            for i in range(count)
-        ],
-        "cuda_capability": [
-            float("{}.{}".format(*torch.cuda.get_device_capability(i)))
-            for i in range(count)
-        ],
+        "cuda_devices": [gpu.name for gpu in gpus],
+        "cuda_memory_gib": [gpu.total_memory / 2**30 for gpu in gpus],
+        "cuda_capability": [float(f"{gpu.major}.{gpu.minor}") for gpu in gpus],
         "backends": built_backends(),
         "rpc": torch.distributed.rpc.is_available(),
-        "horovod": _horovod_operations(),
-        "horovod_cuda": _horovod_has_cuda(),
+        **_ask_horovod(),
         "packages": {name: version_of(name) for name in PACKAGES},
         "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
     }
     print(json.dumps(facts))
 
 
-def _horovod_operations() -> list[str]:
-    """The backends that Horovod was built with; [] if it is not installed."""
+def _ask_horovod() -> dict[str, Any]:
+    """The backends that Horovod was built with, and whether it takes CUDA tensors."""
     try:
         import horovod.torch as horovod
     except ImportError:
-        return []
-    built = {
-        "gloo": horovod.gloo_built(),
-        "mpi": horovod.mpi_built(),
-        "nccl": horovod.nccl_built(),
-        "ccl": horovod.ccl_built(),
+        return {"horovod": [], "horovod_cuda": False}
+    kinds = ("gloo", "mpi", "nccl", "ccl")
+    return {
+        "horovod": [kind for kind in kinds if getattr(horovod, f"{kind}_built")()],
+        "horovod_cuda": bool(horovod.cuda_built()),
     }
-    return [name for name, present in built.items() if present]
-
-
-def _horovod_has_cuda() -> bool:
-    """Whether Horovod takes tensors on GPUs."""
-    try:
-        import horovod.torch as horovod
-    except ImportError:
-        return False
-    return bool(horovod.cuda_built())
 
 
 if __name__ == "__main__":

@@ -89,13 +89,7 @@ def estimate(
         raise CannotBeEstimated("offload divides tensors between host and GPU")
     # CUDA's allocator gives memory in blocks of 512 bytes.
     ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)
-    place = Place(
-        rank=rank,
-        size=shape.ranks,
-        local_rank=rank % shape.ranks_per_node,
-        local_size=shape.ranks_per_node,
-        node=rank // shape.ranks_per_node,
-    )
+    place = Place.of(rank, shape.ranks, shape.ranks_per_node)
     os.environ |= {**place.export(), "DS_ACCELERATOR": device.type}
     world = World(
         rank=rank,

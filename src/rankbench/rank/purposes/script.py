@@ -112,7 +112,7 @@ def _begin_again(
     print("rankbench starts the script again, with the variables of torchrun")
     sys.stdout.flush()
     os.chdir(duty.spec.directory)
-    argv = rank_argv(duty.place, duty.init_method, duty.spec.file)
+    argv = rank_argv(duty.init_method, duty.spec.file)
     os.execve(argv[0], argv, variables)  # noqa: S606
 
 

@@ -23,25 +23,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from rankbench.rank.scripts.running import ScriptError
 
 # Identities of code that runs steps of optimizers: the function in which torch wraps
 # the method of every optimizer, and the one in which we wrap that of `GradScaler`. To
 # hash the code itself would take longer than everything else here.
 _STEPS = {id(Optimizer.profile_hook_step(lambda optimizer: None).__code__)}
-
-
-class SeveralOptimizers(RuntimeError):
-    """Two optimizers of a script step, so that nobody knows what a step is."""
-
-    def __init__(self, first: Optimizer, second: Optimizer) -> None:
-        super().__init__(
-            f"two optimizers step, {describe_optimizer(first)} and "
-            f"{describe_optimizer(second)}, so a step is not clear: call "
-            "rankbench.hooks.step() at the end of each iteration"
-        )
 
 
 class StepCounter:
@@ -105,7 +95,7 @@ class StepCounter:
         """Note an outermost step of an optimizer, or one that a scaler has skipped.
 
         Raises:
-            SeveralOptimizers: another one has stepped before, and steps are not marked.
+            ScriptError: another one has stepped before, and steps are not marked.
         """
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # Replays of the graph call no optimizer.
@@ -127,7 +117,11 @@ class StepCounter:
         elif self.may_differ:
             self._on_update()
         else:
-            raise SeveralOptimizers(self.optimizer, optimizer)
+            raise ScriptError(
+                f"two optimizers step, {describe_optimizer(self.optimizer)} and "
+                f"{describe_optimizer(optimizer)}, so a step is not clear: call "
+                "rankbench.hooks.step() at the end of each iteration"
+            )
 
     def _wrap_scaler(self) -> Callable[[], None]:
         """Observe `GradScaler.step`, because it skips steps with infinite gradients."""
@@ -211,15 +205,10 @@ class RootSearch:
     It replaces `nn.Module.__call__`, and restores it within each call. So layers run as
     usual, and torch.compile does not see it: a hook on all modules would be compiled
     into the model, and the model again without it.
-
-    Attributes:
-        inputs: digest of the first inputs of the root if it is a
-            `DistributedDataParallel`, once the search has ended; else None.
     """
 
     def __init__(self) -> None:
-        self.inputs: str | None = None
-        self._found: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
+        self._found: dict[int, weakref.ref[nn.Module]] = {}
         self._searches = False
         self._plain = nn.Module.__call__
 
@@ -232,14 +221,9 @@ class RootSearch:
                 return plain(module, *args, **kwargs)
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
-                if (
-                    torch.is_grad_enabled()
-                    and self._known(module) is None
-                    and any(weight.requires_grad for weight in module.parameters())
-                ):
-                    is_ddp = isinstance(module, DistributedDataParallel)
-                    inputs = digest_values([args, kwargs]) if is_ddp else None
-                    self._found[id(module)] = weakref.ref(module), inputs
+                weights = module.parameters() if torch.is_grad_enabled() else ()
+                if any(weight.requires_grad for weight in weights):
+                    self._found[id(module)] = weakref.ref(module)
                 return plain(module, *args, **kwargs)
             finally:
                 if self._searches:
@@ -252,17 +236,9 @@ class RootSearch:
         if self._searches:
             self._searches = False
             nn.Module.__call__ = self._plain  # type: ignore[method-assign]
-        living = [one for one in self._found.values() if one[0]() is not None]
+        living = [one for ref in self._found.values() if (one := ref()) is not None]
         self._found = {}
-        if len(living) != 1:
-            return None
-        ((root, self.inputs),) = living
-        return root()
-
-    def _known(self, module: nn.Module) -> nn.Module | None:
-        """The module, if it was noted; an identity may be that of one that is gone."""
-        found = self._found.get(id(module))
-        return found[0]() if found is not None else None
+        return living[0] if len(living) == 1 else None
 
 
 # Values of a tensor that tell it from another one.

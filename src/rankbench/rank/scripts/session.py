@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from rankbench import hooks
 from rankbench.launch_spec import SEEN
@@ -100,7 +101,8 @@ class ScriptSession:
         needed: steps that have to end.
         counter: what is known of its optimizers.
         root: the module that the script trains; None if that cannot be told.
-        inputs: digest of its inputs in the first step; None if they are not known.
+        inputs: digest of its inputs in the second step, under DistributedDataParallel;
+            None if they are not known.
         weights: digest of what this rank trains, after the look; None without one.
         device: device of this rank, once the first step has ended.
         opened: age of the process at that moment, in seconds.
@@ -146,6 +148,7 @@ class ScriptSession:
         )
         self.root: nn.Module | None = None
         self.inputs: str | None = None
+        self._is_ddp = False
         self.weights: str | None = None
         self._looked = 1 + min(warmup, LOOKED_AT)
         self.is_marked = False
@@ -206,8 +209,9 @@ class ScriptSession:
 
     def _open(self) -> None:
         if self.root is None:
-            self.root, self.inputs = self._search.end(), self._search.inputs
+            self.root = self._search.end()
             if self.root is not None:
+                self._is_ddp = isinstance(self.root, DistributedDataParallel)
                 self._stop_watching = watch(
                     self.root, self._on_forward, lambda: self._mark("forward")
                 )
@@ -237,6 +241,9 @@ class ScriptSession:
         self.window.clock.begin(0)
 
     def _on_forward(self, inputs: Any) -> None:
+        if self._is_ddp:
+            self._is_ddp = False
+            self.inputs = digest_values(inputs)
         if self.window is not None:
             self.window.mark("load")
             self.window.count(leading_sizes(inputs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -86,51 +86,36 @@ def _meet(place: Place, init_method: str) -> dict[str, str]:
     Returns:
         The variables that Horovod reads.
     """
-    address, port = announce(place, init_method, lambda host: _serve(place))
+    from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+
+    # Horovod tells hosts apart by these names, and never resolves them.
+    count = place.size // place.local_size
+    hosts = [HostInfo(f"host{node}", place.local_size) for node in range(count)]
+    slots = get_host_assignments(hosts, place.size)
+    at = "" if count > 1 else LOOPBACK
+    address, port = announce(place, init_method, lambda _: _serve(at, slots))
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     return {
         **({"HOROVOD_GLOO_IFACE": interface} if interface else {}),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
-        "HOROVOD_HOSTNAME": _host(place.node),
-        "HOROVOD_RANK": str(place.rank),
-        "HOROVOD_SIZE": str(place.size),
-        "HOROVOD_LOCAL_RANK": str(place.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(place.local_size),
-        "HOROVOD_CROSS_RANK": str(place.node),
-        "HOROVOD_CROSS_SIZE": str(place.size // place.local_size),
+        **{f"HOROVOD_{k.upper()}": str(v) for k, v in vars(slots[place.rank]).items()},
     }
 
 
-def _serve(place: Place) -> int:
-    """Start the rendezvous server in a thread; return its port."""
-    from horovod.runner.common.util.hosts import SlotInfo
+def _serve(address: str, slots: Sequence[Any]) -> int:
+    """Start the rendezvous server in a thread; return its port.
+
+    Args:
+        address: where it listens; empty for all interfaces.
+        slots: the places of all ranks, as Horovod describes them.
+    """
     from horovod.runner.http.http_server import (
         RendezvousHandler,
         RendezvousHTTPServer,
     )
 
-    # All interfaces if there are other hosts, else loopback only.
-    at = "" if place.size > place.local_size else LOOPBACK
-    server = RendezvousHTTPServer((at, 0), RendezvousHandler, 0)
-    server.init(
-        [
-            SlotInfo(
-                hostname=_host(rank // place.local_size),
-                rank=rank,
-                local_rank=rank % place.local_size,
-                cross_rank=rank // place.local_size,
-                size=place.size,
-                local_size=place.local_size,
-                cross_size=place.size // place.local_size,
-            )
-            for rank in range(place.size)
-        ]
-    )
+    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
+    server.init(slots)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return int(server.server_address[1])
-
-
-def _host(node: int) -> str:
-    """A name by which Horovod tells hosts apart; it is never resolved."""
-    return f"host{node}"

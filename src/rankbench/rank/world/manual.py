@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rankbench.environ import Place
 from rankbench.rank.world.places import (
     add_place,
     choose_rendezvous,
@@ -40,8 +39,8 @@ def main() -> int:
     places = places_here(arguments.nodes, arguments.ranks)
     ranks = {
         place.rank: subprocess.Popen(
-            rank_argv(place, url, arguments.spec),
-            env={**os.environ, **variables},
+            rank_argv(url, arguments.spec),
+            env={**os.environ, **variables, **place.export()},
         )
         for place in places
     }
@@ -51,19 +50,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def rank_argv(place: Place, url: str, spec: Path) -> list[str]:
-    """The command that starts one rank."""
-    return [
-        sys.executable,
-        "-m",
-        "rankbench.rank",
-        f"--rank={place.rank}",
-        f"--world-size={place.size}",
-        f"--local-rank={place.local_rank}",
-        f"--local-world-size={place.local_size}",
-        f"--init-method={url}",
-        str(spec),
-    ]
+def rank_argv(url: str, spec: Path) -> list[str]:
+    """The command of a rank, whose environment says which one it is."""
+    return [sys.executable, "-m", "rankbench.rank", f"--init-method={url}", str(spec)]
 
 
 def await_ranks(

@@ -31,16 +31,8 @@ def places_here(nodes: int, ranks: int) -> list[Place]:
         ranks: number of ranks on each host.
     """
     node = read_node() if nodes > 1 else 0
-    return [
-        Place(
-            rank=node * ranks + local_rank,
-            size=nodes * ranks,
-            local_rank=local_rank,
-            local_size=ranks,
-            node=node,
-        )
-        for local_rank in range(ranks)
-    ]
+    here = range(node * ranks, (node + 1) * ranks)
+    return [Place.of(rank, nodes * ranks, ranks) for rank in here]
 
 
 def choose_rendezvous(
