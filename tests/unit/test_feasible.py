@@ -132,7 +132,7 @@ def test_needs_of_a_strategy(need, value, cell, site, reason):
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        ("ddp model=lenet", "lenet takes [3] channels, not 1"),
+        ("ddp model=lenet", "lenet takes [3] channels, not 1: set channels: 3"),
         ("ddp model=lenet channels=3", None),
     ],
 )

@@ -38,6 +38,20 @@ class Candidate:
         """The software that ranks find; defined only if `no_place` is None."""
         return self.site.software_in(self.image)
 
+    @property
+    def demand(self) -> tuple[str, int, int]:
+        """GPUs or cores of the cell: (their name, needed per host, present per host)."""
+        devices = self.cell.size.devices_per_node
+        if self.cell.device == "cuda":
+            return "GPUs", devices, self.site.cuda_devices
+        return "cores", devices * self.cell.cores_per_device, self.site.cores
+
+    @property
+    def is_oversubscribed(self) -> bool:
+        """Whether the ranks on a host must share its cores or GPUs."""
+        _, needed, present = self.demand
+        return needed > present
+
 
 def make_candidate(
     cell: Cell,
@@ -94,15 +108,3 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     )
 
 
-def demand(cell: Cell, site: Site) -> tuple[str, int, int]:
-    """The GPUs or cores for a cell: (their name, needed per host, present per host)."""
-    devices = cell.size.devices_per_node
-    if cell.device == "cuda":
-        return "GPUs", devices, site.cuda_devices
-    return "cores", devices * cell.cores_per_device, site.cores
-
-
-def is_oversubscribed(cell: Cell, site: Site) -> bool:
-    """Whether the ranks on a host must share its cores or GPUs."""
-    _, needed, present = demand(cell, site)
-    return needed > present

@@ -16,7 +16,7 @@ from rankbench.cell import (
 )
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
-from rankbench.matrix.own import OwnFiles, name_library
+from rankbench.matrix.own import OF_TORCHVISION, OwnFiles
 from rankbench.matrix.site import read_env
 from rankbench.own_files import (
     count_samples,
@@ -230,11 +230,10 @@ def _combine(
 def _check_name(key: str, name: str, catalog: Catalog) -> None:
     known = catalog.names(key)
     if name not in known:
-        near = name_library(name) if key == "model" else ""
-        raise ValueError(
-            f"{key}: {name!r} is not one of {', '.join(known)}"
-            f"{near or did_you_mean(name, known)}"
-        )
+        near = did_you_mean(name, known)
+        if key == "model" and name.startswith(OF_TORCHVISION):
+            near = f"; did you mean 'torchvision/{name}'?"
+        raise ValueError(f"{key}: {name!r} is not one of {', '.join(known)}{near}")
 
 
 # Keys that matter to a script without being arguments of it: they say where it runs.

@@ -7,7 +7,7 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape, is_lossy
 from rankbench.matrix import obstacles
-from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
+from rankbench.matrix.candidate import Candidate
 from rankbench.matrix.declarations import SCRIPT
 from rankbench.record import OVERSUBSCRIBED
 from rankbench.schedulers import SCHEDULERS
@@ -46,7 +46,7 @@ def marks_of(candidate: Candidate) -> list[str]:
         marks.append("emulated")
     if facts.on_meta and not model["on_meta"]:
         marks.append("built-whole")
-    if is_oversubscribed(cell, candidate.site):
+    if candidate.is_oversubscribed:
         marks.append(OVERSUBSCRIBED)
     if "LD_PRELOAD" in {**candidate.site.others["env"], **cell.env}:
         marks.append("preload")
@@ -89,7 +89,7 @@ def _backend(c: Candidate) -> str | None:
         return c.software.horovod_no_cuda
     if backend == "nccl" and c.cell.device != "cuda":
         return "nccl carries CUDA tensors only; the cell runs on cpu"
-    if backend == "nccl" and is_oversubscribed(c.cell, c.site):
+    if backend == "nccl" and c.is_oversubscribed:
         return "nccl refuses two ranks on one GPU"
     return None
 
@@ -163,8 +163,8 @@ def _devices(c: Candidate) -> str | None:
             f"fp8 needs GPUs of compute capability {FLOAT8_CAPABILITY}, such as H100; "
             f"one here has {has}"
         )
-    if is_oversubscribed(c.cell, c.site) and not c.cell.oversubscribe:
-        what, needed, present = demand(c.cell, c.site)
+    if c.is_oversubscribed and not c.cell.oversubscribe:
+        what, needed, present = c.demand
         return (
             f"{c.cell.topology} needs {needed} {what} on each host; this site has "
             f"{present} (oversubscribe: true shares them, and marks the row)"

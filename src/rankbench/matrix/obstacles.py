@@ -190,7 +190,11 @@ def _model_and_data(c: Candidate) -> str | None:
     data, needs = c.catalog.data[c.cell.data], c.catalog.models[c.cell.model]
     holds = "tokens" if "vocabulary" in data else "images"
     if needs["inputs"] != holds:
-        return f"{c.cell.model} takes {needs['inputs']}; {c.cell.data} holds {holds}"
+        fitting = {"images": "digits", "tokens": "tokens"}[needs["inputs"]]
+        return (
+            f"{c.cell.model} takes {needs['inputs']}; {c.cell.data} holds {holds}: set "
+            f"data: {fitting}"
+        )
     if holds == "tokens":
         return _tokens(c, data)
     if c.cell.context is not None:
@@ -203,7 +207,10 @@ def _model_and_data(c: Candidate) -> str | None:
             f"not {size}"
         )
     if needs["channels"] and channels not in needs["channels"]:
-        return f"{c.cell.model} takes {needs['channels']} channels, not {channels}"
+        return (
+            f"{c.cell.model} takes {needs['channels']} channels, not {channels}: set "
+            f"channels: {needs['channels'][0]}"
+        )
     return None
 
 

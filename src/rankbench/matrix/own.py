@@ -46,19 +46,12 @@ LIBRARIES: dict[str, dict[str, Any]] = {
 }
 _LIBRARY_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
-# Models of torchvision that people call by their names alone.
-_OF_TORCHVISION = re.compile(
-    r"resnet(34|152)|(wide_resnet|resnext)\d+_\w+|vgg\d\d(_bn)?|densenet\d{3}|alexnet"
-    r"|googlenet|inception_v3|squeezenet1_[01]|mobilenet_v[23]\w*|efficientnet_\w+"
-    r"|(shufflenet|regnet|convnext|swin|vit|maxvit)_\w+"
+# Beginnings of models of torchvision that people call by their names alone.
+OF_TORCHVISION = (
+    *("resnet", "resnext", "wide_resnet", "vgg", "densenet", "alexnet", "googlenet"),
+    *("inception_v3", "squeezenet1_", "mobilenet_v", "efficientnet_", "shufflenet_"),
+    *("regnet_", "convnext_", "swin_", "vit_", "maxvit_"),
 )
-
-
-def name_library(model: str) -> str:
-    """`; did you mean 'torchvision/resnet34'?`, or an empty string."""
-    found = _OF_TORCHVISION.fullmatch(model)
-    return f"; did you mean 'torchvision/{model}'?" if found else ""
-
 
 # The data set that may be a file.
 TOKENS = "tokens"
