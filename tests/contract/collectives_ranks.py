@@ -13,7 +13,7 @@ from torch import distributed
 from rankbench.environ import Place
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.strategies.base import Operation, World
-from rankbench.rank.world import find_runtime
+from rankbench.rank.world.devices import find_runtime
 
 
 def sweep_on_ranks(

@@ -17,7 +17,7 @@ from rankbench.environ import Place
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import Course, train
-from rankbench.rank.world import find_runtime
+from rankbench.rank.world.devices import find_runtime
 from rankbench.rank.world.lifeline import Progress
 
 SAMPLES, FEATURES, CLASSES = 64, 20, 5

@@ -11,7 +11,7 @@ from torch import nn
 from rankbench.environ import Place
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import World
-from rankbench.rank.world import find_runtime
+from rankbench.rank.world.devices import find_runtime
 
 pytestmark = pytest.mark.contract
 

@@ -26,7 +26,7 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.declarations import STRATEGY_DEFAULTS
 from rankbench.matrix.experiment import experiment_schema
 from rankbench.rank.strategies import find_strategy
-from rankbench.rank.world import find_runtime
+from rankbench.rank.world.devices import find_runtime
 from rankbench.schema import check, fits
 
 pytestmark = pytest.mark.contract

@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def demand(self) -> tuple[str, int, int]:
-        """GPUs or cores of the cell: (their name, needed per host, present per host)."""
+        """GPUs or cores: (their name, needed per host, present per host)."""
         devices = self.cell.size.devices_per_node
         if self.cell.device == "cuda":
             return "GPUs", devices, self.site.cuda_devices
@@ -106,5 +106,3 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
         global_batch=global_batch,
         rank_batch=global_batch * replica_ranks // ranks,
     )
-
-

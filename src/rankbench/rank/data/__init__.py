@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.rank import variants
-from rankbench.rank.data._images import (
+from rankbench.rank.data._samples import (
     Arrays,
     DataError,
     Images,
+    TokenArrays,
+    TokenFile,
+    Tokens,
     make_samples,
     read_arrays,
 )
-from rankbench.rank.data._tokens import TokenArrays, TokenFile, Tokens
 
 __all__ = [
     "Arrays",

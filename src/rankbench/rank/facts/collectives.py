@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rankbench.rank.strategies.base import Operation, World
-from rankbench.rank.world import Runtime
+from rankbench.rank.world.devices import Runtime
 
 # Bytes of a call: latency dominates small calls, bandwidth large ones. CPUs get up to
 # 16 MiB. GPUs get up to 1 GiB, because 16 MiB do not saturate NVLink or InfiniBand.

@@ -32,8 +32,12 @@ from rankbench.rank.training.recipe import (
     set_arithmetic,
     use_float8,
 )
-from rankbench.rank.world import Runtime, find_runtime
-from rankbench.rank.world.devices import choose_devices, gpus_among
+from rankbench.rank.world.devices import (
+    Runtime,
+    choose_devices,
+    find_runtime,
+    gpus_among,
+)
 from rankbench.rank.world.lifeline import Duty
 from rankbench.rank.world.places import bind_near, check_name
 from rankbench.record import write_json

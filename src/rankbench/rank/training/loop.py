@@ -28,8 +28,7 @@ from rankbench.rank.facts.usage import (
 )
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import make_clock
-from rankbench.rank.world import Runtime
-from rankbench.rank.world.devices import wait_for_all
+from rankbench.rank.world.devices import Runtime, wait_for_all
 from rankbench.rank.world.lifeline import Progress
 
 

@@ -1,15 +1,71 @@
-"""Chooses the devices of a rank, and lets it wait for them and for the other ranks."""
+"""The devices of a rank, and what joins it with the others.
+
+A runtime joins the ranks of a launch: it is a file of this folder that strategies name.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, cast
 
 import torch
 
 from rankbench.cell import Cell, Shape
-from rankbench.environ import is_task
-from rankbench.rank.world import Runtime
+from rankbench.environ import Place, is_task
+
+
+class Runtime(Protocol):
+    """The functions that the module of each runtime has."""
+
+    def join(
+        self, backend: str, place: Place, init_method: str, device: torch.device
+    ) -> None:
+        """Join the other ranks; not called if ranks do not communicate.
+
+        Args:
+            backend: name of the backend.
+            place: place of this rank among all.
+            init_method: URL at which the ranks meet.
+            device: device of this rank.
+        """
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here; do nothing if this rank has joined none."""
+
+    def operation(
+        self,
+        name: str,
+        size: int,
+        device: torch.device,
+        group: torch.distributed.ProcessGroup | None = None,
+    ) -> Callable[[], None]:
+        """A function that runs a communication operation on `size` bytes.
+
+        The ranks of a group take part; None is all ranks. Bytes are rounded up if they
+        cannot be divided evenly among them. Every rank must call the function the same
+        number of times.
+
+        Raises:
+            KeyError: this runtime has no such operation.
+        """
+
+    def largest(self, value: float) -> float:
+        """The largest of the values of all ranks, which call it together."""
+
+    def leave(self) -> None:
+        """Leave the other ranks; do nothing if this rank has joined none.
+
+        Raises:
+            RuntimeError: another rank closed a connection earlier than expected.
+        """
+
+
+def find_runtime(name: str) -> Runtime:
+    """The runtime of that name, which is a file in this folder."""
+    module = importlib.import_module(f"rankbench.rank.world.{name}")
+    return cast(Runtime, module)
 
 
 def choose_devices(

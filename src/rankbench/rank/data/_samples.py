@@ -1,17 +1,22 @@
-"""Data sets of images: four plain arrays in a prepared file, and their samples."""
+"""The samples of data sets.
+
+Images are four plain arrays in a prepared file. Tokens are packed sequences, each with
+the token that follows.
+"""
 
 from __future__ import annotations
 
 import functools
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
@@ -143,7 +148,7 @@ def make_samples(
     )
 
 
-class Images(Dataset[tuple[torch.Tensor, int]]):
+class Images(Dataset[tuple[Tensor, int]]):
     """Samples (image float32 [C, H, W], label), each converted on access.
 
     The images are one uint8 tensor, so a data set takes a byte per pixel. The loader
@@ -161,10 +166,10 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
 
     def __init__(
         self,
-        images: torch.Tensor,
+        images: Tensor,
         labels: npt.NDArray[np.int64],
-        mean: torch.Tensor,
-        std: torch.Tensor,
+        mean: Tensor,
+        std: Tensor,
         image_size: int,
         *,
         affine: bool = False,
@@ -181,7 +186,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
         if self._resize:
             image = _resize(image[None], self.sample_shape[-1])[0]
@@ -191,7 +196,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         return image.mul(self._scale).sub_(self._shift), self.labels[index]
 
 
-def _with_channels(images: torch.Tensor, channels: int) -> torch.Tensor:
+def _with_channels(images: Tensor, channels: int) -> Tensor:
     """Images with `channels` channels, or with one channel that is used for all."""
     present = images.shape[1]
     if present == channels or (present, channels) == (1, 3):
@@ -202,7 +207,7 @@ def _with_channels(images: torch.Tensor, channels: int) -> torch.Tensor:
     return torch.cat([mean.round().to(torch.uint8) for mean in means])
 
 
-def _moments(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, float32 [C], on the scale 0..255."""
     values = torch.arange(256, dtype=torch.float64)
     means, stds = [], []
@@ -219,14 +224,14 @@ def _moments(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack(means).float(), torch.stack(stds).float()
 
 
-def _resize_all(images: torch.Tensor, image_size: int) -> torch.Tensor:
+def _resize_all(images: Tensor, image_size: int) -> Tensor:
     resized = images.new_empty((*images.shape[:2], image_size, image_size))
     for source, target in zip(images.split(_CHUNK), resized.split(_CHUNK), strict=True):
         target.copy_(_resize(source, image_size))
     return resized
 
 
-def _resize(images: torch.Tensor, image_size: int) -> torch.Tensor:
+def _resize(images: Tensor, image_size: int) -> Tensor:
     """Resize uint8 [N, C, H, W]; each result depends on its own image only."""
     resized = functional.interpolate(
         images.float(), size=(image_size, image_size), mode="bilinear", antialias=True
@@ -240,3 +245,96 @@ def _affine() -> Any:
     # would unpickle it, and so import torchvision without `import_torchvision`.
     transforms = import_torchvision().transforms
     return transforms.RandomAffine(degrees=15, translate=(0.1, 0.1), scale=(0.9, 1.1))
+
+
+# So many sequences are checked: a file that is mapped into memory may be large.
+_CHECKED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenArrays:
+    """Token ids from 0, of any integer type, [sequences, context + 1] or longer.
+
+    The last token of a sequence is only a target. The arrays may be memory maps.
+    """
+
+    train: npt.NDArray[Any]
+    test: npt.NDArray[Any]
+
+    def check(self, vocabulary: int, context: int) -> None:
+        """Compare the arrays with what a data set declares.
+
+        Raises:
+            ValueError: they differ; names the difference.
+        """
+        for split, ids in (("train", self.train), ("test", self.test)):
+            if ids.ndim != 2 or ids.shape[1] <= context or not len(ids):
+                raise ValueError(
+                    f"{split} has ids {list(ids.shape)}, not [N, {context + 1}] for "
+                    f"sequences of {context} tokens"
+                )
+            if not np.issubdtype(ids.dtype, np.integer):
+                raise ValueError(f"{split} has ids of {ids.dtype}, not integers")
+            some = ids[:: max(1, len(ids) // _CHECKED)]
+            if some.min() < 0 or some.max() >= vocabulary:
+                raise ValueError(
+                    f"{split} has ids {some.min()}..{some.max()}, "
+                    f"not 0..{vocabulary - 1}"
+                )
+
+
+class Tokens(Dataset[tuple[Tensor, Tensor]]):
+    """Samples (token ids, the token that follows each), both int64 [context]."""
+
+    def __init__(self, ids: npt.NDArray[Any], context: int) -> None:
+        self._ids = ids
+        self.context = context
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row = self._ids[index, : self.context + 1]
+        sequence = torch.from_numpy(row.astype(np.int64))
+        return sequence[:-1], sequence[1:]
+
+
+@dataclass
+class TokenFile:
+    """What a file of Python with a data set defines, for a file of token ids.
+
+    Args:
+        file: raw ids, little-endian.
+        dtype: uint16 or uint32.
+        vocabulary: number of tokens.
+    """
+
+    file: Path
+    dtype: str
+    vocabulary: int
+    SHAPE: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = self.file.stat().st_size // np.dtype(self.dtype).itemsize
+        longest = (count - 1) // 2
+        self.SHAPE = {
+            "vocabulary": self.vocabulary,
+            "context": longest,
+            "longest_context": longest,
+        }
+
+    def generate(self, *, context: int) -> TokenArrays:
+        """Cut the file into sequences; each ends with the first token of the next."""
+        from rankbench.own_files import count_sequences  # only such files need it
+
+        kind = np.dtype(self.dtype).newbyteorder("<")
+        ids = np.memmap(self.file, kind, mode="r")
+        train, test = count_sequences(len(ids), context)
+        # Overlapping rows without a copy: row i begins at token i * context.
+        rows = np.lib.stride_tricks.as_strided(
+            ids,
+            (train + test, context + 1),
+            (context * kind.itemsize, kind.itemsize),
+            writeable=False,
+        )
+        return TokenArrays(train=rows[:train], test=rows[train:])
