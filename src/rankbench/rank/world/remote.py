@@ -40,22 +40,27 @@ LOOK_SECONDS = 0.05  # between looks whether a command has ended
 # Options of ssh that take a value.
 _WITH_VALUE = set("bcDEeFIiJLlmOopQRSWw")
 
-_SSH = """\
-#!/bin/sh
-exec {command} "$@"
-"""
-
 
 def main() -> int:
     if sys.argv[1:2] == ["--as-ssh"]:
         return order(*read_ssh(sys.argv[2:]))
+    me = parse_arguments()
+    put_ssh_on_path(me)
+    return lead(me.command, me.hosts[1:]) if me.node == 0 else obey(me.hosts[me.node])
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank.world.remote")
     parser.add_argument("--node", type=int, required=True, help="number of this host")
     parser.add_argument("--hosts", type=lambda text: text.split(","), required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--secret", type=Path, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    me = parser.parse_args()
+    return parser.parse_args()
+
+
+def put_ssh_on_path(me: argparse.Namespace) -> None:
+    """Let programs find our `ssh` first, and let it find the other hosts."""
     programs = me.secret.with_name("bin")
     os.environ |= {
         PORT: str(me.port),
@@ -63,25 +68,16 @@ def main() -> int:
         # On all hosts, because Open MPI lets one host start the next.
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
-    if me.node > 0:
-        obey(me.hosts[me.node])
-    return lead(programs, me.command, me.hosts[1:])
+    if me.node == 0:
+        programs.mkdir(exist_ok=True)
+        ssh = [sys.executable, "-m", "rankbench.rank.world.remote", "--as-ssh"]
+        program = programs / "ssh"
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(ssh)} "$@"\n')
+        program.chmod(0o755)
 
 
-def lead(programs: Path, command: list[str], others: list[str]) -> int:
-    """Run the launcher, which finds our program `ssh`; then end the other hosts.
-
-    Args:
-        programs: a folder that stands first on PATH.
-        command: of the launcher.
-        others: names of the other hosts.
-    """
-    programs.mkdir(exist_ok=True)
-    program = programs / "ssh"
-    module = "rankbench.rank.world.remote"
-    ssh = shlex.join([sys.executable, "-m", module, "--as-ssh"])
-    program.write_text(_SSH.format(command=ssh))
-    program.chmod(0o755)
+def lead(command: list[str], others: list[str]) -> int:
+    """Run the command of the launcher; then end the other hosts."""
     code = subprocess.run(command, check=False).returncode
     for host in others:
         order(host, "")
