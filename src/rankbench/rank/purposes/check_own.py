@@ -6,7 +6,6 @@ import copy
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def check_model(
     try:
         model, other = build(), build()
     except Exception as error:
-        return [_failed("builds", error)]
+        return [Check("builds", False, _first_line(error))]
     generator = torch.Generator().manual_seed(_SEED)
     inputs = models.example_inputs(sizes, _SAMPLES)
     shape = " x ".join(map(str, inputs.shape[1:]))
@@ -94,32 +93,23 @@ def check_model(
         Check("seeds", equal, _say(equal, "equal weights from equal seeds")),
         shards,
     ]
-    for title, attempt in _ATTEMPTS.items():
+    for title, (attempt, need) in _ATTEMPTS.items():
         try:
-            checks.append(attempt(build(), inputs, labels))
+            can, said = attempt(build(), inputs, labels)
         except Exception as error:
-            checks.append(_failed(title, error))
-        if title == "trains" and not checks[-1].well:
+            can, said = False, _first_line(error)
+        if title == "trains" and not can:
             # It is a fault, which would look like a need in what follows.
-            said = f"{checks[-1].said} (its inputs are {given}, {_SAMPLES} at a time)"
-            return [*checks[:-1], replace(checks[-1], said=said)]
+            said = f"{said} (its inputs are {given}, {_SAMPLES} at a time)"
+            return [*checks, Check(title, False, said)]
+        needs = {} if need is None or can is None else {need: can}
+        checks.append(Check(title, can or (None if need else False), said, needs))
     return checks
 
 
-# What a model need not be able to do -> the key of NEEDS that says whether it can.
-_OPTIONAL = {
-    "splits": "sequential",
-    "checkpoints": "checkpoints",
-    "compiles": "compiles",
-}
-
-
-def _failed(name: str, error: Exception) -> Check:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
-    said = f"{type(error).__name__}: {lines[0]}"
-    if name in _OPTIONAL:
-        return Check(name, None, said, {_OPTIONAL[name]: False})
-    return Check(name, False, said)
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def _say(equal: bool, said: str) -> str:
@@ -130,7 +120,11 @@ def _loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
 
 
-def _train(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
+# Whether a model can, None if that was not tried; and what was seen.
+Outcome = tuple[bool | None, str]
+
+
+def _train(model: nn.Module, inputs: Tensor, labels: Tensor) -> Outcome:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     for _ in range(_STEPS):
@@ -139,63 +133,58 @@ def _train(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
         loss.backward()
         idle = [n for n, p in model.named_parameters() if p.grad is None]
         if idle:
-            return Check("trains", False, f"{idle[0]} gets no gradient")
+            return False, f"{idle[0]} gets no gradient"
         optimizer.step()
         losses.append(loss.item())
-    well = math.isfinite(losses[-1])
-    return Check("trains", well, f"loss {losses[0]:.4g}, then {losses[-1]:.4g}")
+    return math.isfinite(losses[-1]), f"loss {losses[0]:.4g}, then {losses[-1]:.4g}"
 
 
-def _train_exactly(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
+def _train_exactly(model: nn.Module, inputs: Tensor, labels: Tensor) -> Outcome:
     """The gate compares strategies in float64."""
     exact = inputs.double() if inputs.is_floating_point() else inputs
     _loss(model.double(), exact, labels).backward()
-    return Check("gate", True, "computes in float64")
+    return True, "computes in float64"
 
 
-def _split(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
+def _split(model: nn.Module, inputs: Tensor, labels: Tensor) -> Outcome:
     """Pipelines split a model between any two of its parts."""
     if not isinstance(model, nn.Sequential):
-        said = f"build returns {type(model).__name__}, not an nn.Sequential of parts"
-        return Check("splits", None, said, {"sequential": False})
-    model.eval()
-    whole, parts = model(inputs), inputs
+        kind = type(model).__name__
+        return False, f"build returns {kind}, not an nn.Sequential of parts"
+    whole, parts = model.eval()(inputs), inputs
     for part in model.children():
         parts = part(parts)
     equal = torch.equal(whole, parts)
-    said = f"{len(model)} parts, " + _say(equal, "together equal to the whole")
-    return Check("splits", equal, said, {"sequential": equal})
+    return equal, f"{len(model)} parts, " + _say(equal, "together equal to the whole")
 
 
-def _recompute(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
+def _recompute(model: nn.Module, inputs: Tensor, labels: Tensor) -> Outcome:
     other = copy.deepcopy(model)
-    torch.manual_seed(_SEED)
-    _loss(model, inputs, labels).backward()
     checkpoint_blocks(other, "full")
-    torch.manual_seed(_SEED)
-    _loss(other, inputs, labels).backward()
+    for one in (model, other):
+        torch.manual_seed(_SEED)
+        _loss(one, inputs, labels).backward()
     pairs = zip(model.parameters(), other.parameters(), strict=True)
     equal = all(torch.allclose(a.grad, b.grad, atol=1e-5) for a, b in pairs)  # type: ignore[arg-type]
-    said = _say(equal, "equal gradients with checkpointing")
-    return Check("checkpoints", equal or None, said, {"checkpoints": equal})
+    return equal, _say(equal, "equal gradients with checkpointing")
 
 
-def _compile(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
+def _compile(model: nn.Module, inputs: Tensor, labels: Tensor) -> Outcome:
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        return Check("compiles", None, "not tried: there is no C++ compiler")
-    model.eval()
+        return None, "not tried: there is no C++ compiler"
     torch._dynamo.reset()
-    eager = model(inputs)
+    eager = model.eval()(inputs)
     compile_blocks(model, "inductor")
     equal = torch.allclose(eager, model(inputs), rtol=1e-3, atol=1e-4)
-    said = _say(equal, "equal outputs by torch.compile")
-    return Check("compiles", equal or None, said, {"compiles": equal})
+    return equal, _say(equal, "equal outputs by torch.compile")
 
 
+# What is tried -> how, and the key of NEEDS that says whether a model can; None if it
+# must.
 _ATTEMPTS = {
-    "trains": _train,
-    "gate": _train_exactly,
-    "splits": _split,
-    "checkpoints": _recompute,
-    "compiles": _compile,
+    "trains": (_train, None),
+    "gate": (_train_exactly, None),
+    "splits": (_split, "sequential"),
+    "checkpoints": (_recompute, "checkpoints"),
+    "compiles": (_compile, "compiles"),
 }
