@@ -13,8 +13,7 @@ import torch
 from rankbench.matrix.declarations import literals
 from rankbench.own_files import imports_of
 from rankbench.rank import data, variants
-from rankbench.rank.data import Arrays, DataError
-from rankbench.rank.data._samples import write_arrays
+from rankbench.rank.data import Arrays, DataError, write_arrays
 
 pytestmark = pytest.mark.contract
 

@@ -15,8 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from rankbench.rank import data
-from rankbench.rank.data import Arrays, DataError, _samples
-from rankbench.rank.data._samples import read_arrays, write_arrays
+from rankbench.rank.data import Arrays, DataError, read_arrays, write_arrays
 from rankbench.rank.data.prepare import main, prepare
 from rankbench.rank.torchvision_ops import import_torchvision
 
@@ -375,7 +374,7 @@ def test_resized_once_or_one_by_one(root, channels, monkeypatch):
         return data.load("cifar10", root, channels=channels, image_size=57)[0]
 
     once = load()
-    monkeypatch.setattr(_samples, "RESIZED_MAX_BYTES", 0)
+    monkeypatch.setattr(data, "RESIZED_MAX_BYTES", 0)
     one_by_one = load()
     assert once.images.shape[-1] == 57
     assert one_by_one.images.shape[-1] == 32

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankbench.rank.data._samples import Arrays, source_error
+from rankbench.rank.data import Arrays, source_error
 from rankbench.rank.torchvision_ops import import_torchvision
 
 SHAPE = {"channels": 3, "image_size": 32, "classes": 10, "train": 50000, "test": 10000}

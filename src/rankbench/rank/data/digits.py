@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from rankbench.rank.data._samples import Arrays
+from rankbench.rank.data import Arrays
 
 SHAPE = {"channels": 1, "image_size": 28, "classes": 10, "train": 1437, "test": 360}
 PREPARED = True

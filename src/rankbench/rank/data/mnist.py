@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankbench.rank.data._samples import Arrays, source_error
+from rankbench.rank.data import Arrays, source_error
 from rankbench.rank.torchvision_ops import import_torchvision
 from rankbench.record import write_atomically
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rankbench.failures import DATA, Need, note_attempt
 from rankbench.rank import variants
-from rankbench.rank.data import DataError, path
-from rankbench.rank.data._samples import read_arrays, write_arrays
+from rankbench.rank.data import DataError, path, read_arrays, write_arrays
 
 
 def prepare(name: str, root: Path) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankbench.rank.data._samples import Arrays
+from rankbench.rank.data import Arrays
 
 SHAPE = {"channels": 1, "image_size": 28, "classes": 10, "train": 2048, "test": 512}
 PREPARED = False

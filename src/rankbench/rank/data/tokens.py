@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankbench.rank.data._samples import TokenArrays
+from rankbench.rank.data import TokenArrays
 
 SHAPE = {
     "vocabulary": 512,
