@@ -14,7 +14,6 @@ from rankbench.cell import OF_PLACE, find_bases
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
-from rankbench.matrix.experiment import load_experiment
 from rankbench.schema import load_schema
 
 pytestmark = pytest.mark.unit
@@ -239,33 +238,6 @@ def test_device(tmp_path, text, cuda, device):
 def test_id_does_not_depend_on_the_machine(tmp_path):
     here, there = (read_experiment(tmp_path, BASE, cuda=c) for c in (False, True))
     assert here.cells.keys() == there.cells.keys()
-
-
-def test_values_follow_the_topology(tmp_path):
-    text = f"name: e\n{SWEPT}batch_size: {{1x1: [64, 128], 1x2: 32, 2x8: 8}}\nseed: 1\n"
-    cells = read_experiment(tmp_path, text).cells.values()
-    found = [(cell.strategy, cell.topology, cell.batch_size) for cell in cells]
-    assert sorted(found) == [
-        ("ddp", "1x1", 64),
-        ("ddp", "1x1", 128),
-        ("ddp", "1x2", 32),
-        ("single", "1x1", 64),
-        ("single", "1x1", 128),
-        ("single", "1x2", 32),
-    ]
-
-
-def test_blocks_and_overrides_replace_values_by_topology(tmp_path):
-    text = (
-        "name: e\nbatch_size: {1x1: 64, 1x2: 32}\nstrategy: ddp\n"
-        "blocks:\n  - topology: [1x1, 1x2]\n  - {topology: 1x4, batch_size: 8}\n"
-        "overrides: {small: {batch_size: {1x1: 2, 1x2: 2, 1x4: 1}}}\n"
-    )
-    sizes = [c.batch_size for c in read_experiment(tmp_path, text).cells.values()]
-    assert sizes == [64, 32, 8]
-    path = tmp_path / "experiment.yaml"
-    small = load_experiment(path, load_catalog(), cuda=False, override="small")
-    assert [cell.batch_size for cell in small.cells.values()] == [2, 2, 1]
 
 
 def test_exclude_names_options_and_variables(tmp_path):

@@ -6,14 +6,13 @@ Its layers are merged: its top level, its blocks, and an override.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import LONGEST_ID, TOPOLOGY, Cell, safe_name
+from rankbench.cell import LONGEST_ID, Cell, safe_name
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
 from rankbench.matrix.own import OwnFiles, adopt
@@ -279,8 +278,7 @@ def read_layers(
         override: the name of one of the file's overrides, or None.
 
     Returns:
-        The values of all keys, and the sweeps: a block is one, or one for each topology
-        if it has values that follow the topology.
+        The values of all keys, and the sweeps, of which each block is one.
 
     Raises:
         ValueError: a key of the file is wrong, or there is no such override.
@@ -295,7 +293,7 @@ def read_layers(
         if key != "strategy" or not (given.get("blocks") or given.get("script"))
     ]
     top_level = {**schema, "properties": properties, "required": required}
-    check(_without_topologies(given), top_level)
+    check(given, top_level)
     overrides = _read_overrides(given, schema)
     if override is not None and override not in overrides:
         raise ValueError(
@@ -308,8 +306,10 @@ def read_layers(
     values = with_defaults(top, schema)
     name = values["name"] if override is None else f"{values['name']}-{override}"
     values["name"] = safe_name(name)
+    keys = (*keys_of(schema), *keys_of(schema, "block"))
+    swept = {"properties": {key: schema["properties"][key] for key in keys}}
     if not values["blocks"]:
-        return values, [Block("", sweep) for sweep in _by_topology(top, schema)]
+        return values, [Block("", with_defaults(top, swept))]
     blocks = []
     for number, entry in enumerate(given["blocks"], 1):
         place = f"block {number}"
@@ -319,39 +319,8 @@ def read_layers(
             merged = {**top, **block, **replaced}
             if not merged.get("strategy") and not merged.get("script"):
                 raise ValueError("the key 'strategy' is missing")
-            sweeps = list(_by_topology(merged, schema))
-        blocks += [Block(place, sweep, published) for sweep in sweeps]
+        blocks.append(Block(place, with_defaults(merged, swept), published))
     return values, blocks
-
-
-def _by_topology(given: Mapping[str, Any], schema: Schema) -> Iterator[dict[str, Any]]:
-    """One sweep; or one for each topology, if values follow it.
-
-    Raises:
-        ValueError: a topology has no value.
-    """
-    keys = (*keys_of(schema), *keys_of(schema, "block"))
-    known = {"properties": {key: schema["properties"][key] for key in keys}}
-    sweep = with_defaults(given, known)
-    followed = {key: values for key, values in sweep.items() if is_followed(values)}
-    for topology in sweep["topology"] if followed else ():
-        chosen: dict[str, Any] = {"topology": [topology]}
-        for key, by_topology in followed.items():
-            if topology not in by_topology:
-                raise ValueError(
-                    f"{key}: no value for the topology {topology} (there are "
-                    f"{', '.join(by_topology)})"
-                )
-            chosen[key] = by_topology[topology]
-        yield with_defaults({**sweep, **chosen}, known)
-    if not followed:
-        yield sweep
-
-
-def is_followed(values: Any) -> bool:
-    """Whether these are values by topology, such as ``{1x1: 64, 2x8: 32}``."""
-    names = values if isinstance(values, Mapping) else ()
-    return bool(names) and all(TOPOLOGY.fullmatch(str(name)) for name in names)
 
 
 @contextmanager
@@ -377,8 +346,7 @@ def _read_overrides(
     for name, keys in given.get("overrides", {}).items():
         check({"name": name}, {"properties": properties}, source="overrides")
         overrides[name] = _with_lists(keys, schema)
-        place = f"overrides.{name}"
-        check(_without_topologies(overrides[name]), rules, source=place)
+        check(overrides[name], rules, source=f"overrides.{name}")
     return overrides
 
 
@@ -390,7 +358,7 @@ def _read_block(entry: Any, schema: Schema) -> dict[str, Any]:
     sweeps = {key: schema["properties"][key] for key in keys}
     whole = {**schema, **rule, "properties": {**sweeps, **rule["properties"]}}
     block = _with_lists(entry, whole)
-    check(_without_topologies(block), {**whole, "required": []})
+    check(block, {**whole, "required": []})
     return block
 
 
@@ -398,29 +366,7 @@ def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Turn a single value into a list of one, for keys that take a list."""
     rules = schema["properties"]
     lists = {key for key in given if rules.get(key, {}).get("type") == "array"}
-    swept = lists & {*keys_of(schema)} - {"topology"}
     return {
-        key: {str(name): _listed(one) for name, one in value.items()}
-        if key in swept and is_followed(value)
-        else _listed(value)
-        if key in lists
-        else value
+        key: [value] if key in lists and not isinstance(value, list) else value
         for key, value in given.items()
     }
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _without_topologies(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with a list of all values in place of values by topology."""
-    plain = dict(given)
-    for key, value in given.items():
-        if is_followed(value):
-            plain[key] = []
-            for one in itertools.chain(*value.values()):
-                # Different topologies may have equal values.
-                if one not in plain[key]:
-                    plain[key].append(one)
-    return plain
