@@ -48,9 +48,9 @@ _LIBRARY_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 # Beginnings of models of torchvision that people call by their names alone.
 OF_TORCHVISION = (
-    *("resnet", "resnext", "wide_resnet", "vgg", "densenet", "alexnet", "googlenet"),
-    *("inception_v3", "squeezenet1_", "mobilenet_v", "efficientnet_", "shufflenet_"),
-    *("regnet_", "convnext_", "swin_", "vit_", "maxvit_"),
+    *("resnet34", "resnet152", "resnext", "wide_resnet", "vgg", "densenet", "alexnet"),
+    *("googlenet", "inception_v3", "squeezenet1_", "mobilenet_v", "efficientnet_"),
+    *("shufflenet_", "regnet_", "convnext_", "swin_", "vit_", "maxvit_"),
 )
 
 # The data set that may be a file.
