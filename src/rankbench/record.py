@@ -183,6 +183,7 @@ class Layout:
     """Paths below the result directory of one experiment (`R` in the documentation).
 
     Attributes:
+        network: what pairs of hosts have measured; no cell has an id without dots.
         work: what rankbench itself needs besides plan, requests and records.
         estimates: what `rankbench run -n --memory` has found.
         experiment: the copy of the experiment file from which the plan was made.
@@ -195,6 +196,7 @@ class Layout:
     readme = Below("README.md")
     report = Below("report.html")
     records = Below("records")
+    network = Below("records/network")
     work = Below("work")
     estimates = Below("memory.json", "work")
     experiment = Below("experiment.yaml", "work")
@@ -297,8 +299,8 @@ def read_record(path: Path) -> Record:
 _USUAL: dict[str, Any] = {
     **dict.fromkeys(("cause", "cell_hash", "image", "gate", "round", "started")),
     **{"purpose": "measure", "repeats": 0, "warmup": 0, "stall": 0.0},
-    **{key: [] for key in ("marks", "surroundings", "collectives", "profile")},
-    **{key: [] for key in ("ranks", "hosts", "devices")},
+    **{key: [] for key in ("marks", "surroundings", "collectives")},
+    **{key: [] for key in ("profile", "network", "ranks", "hosts", "devices")},
     **{key: {} for key in ("cell", "shape", "launcher", "code", "model")},
     **{key: {} for key in ("seconds", "loss", "accuracy", "transport")},
 }

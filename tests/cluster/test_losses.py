@@ -83,6 +83,10 @@ def test_a_slow_link(site):
     record = site.records("link")[loss.cell][0]
     planted = 1e3 * record["model"]["parameter_bytes"] * 8 / (MEGABIT * 1e6)
     assert loss.parts["transfer"].value == pytest.approx(planted, rel=0.2)
+    # The check of the network has measured it before.
+    found = read(Layout(site.project.root / "results/link"))
+    link = found.links["node1", "node2"]
+    assert link["gb_s"] == pytest.approx(MEGABIT / 8e3, rel=0.1)
 
 
 @pytest.mark.long

@@ -236,7 +236,7 @@ def test_what_keeps_a_library_from_the_adapters(change, fault):
 
 
 def test_hosts_that_do_not_reach_each_other():
-    facts = found() | {"reach": {"b": {"a": [20_100]}}}
+    facts = found() | {"reach": {"b": {"unreached": {"a": [20_100]}}}}
     facts["hosts"][1]["gpus"] = ["H100"] * 2
     (port,) = find_faults(SSH, facts)
     assert port == (

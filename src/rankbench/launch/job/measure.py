@@ -12,6 +12,7 @@ from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.base import Needs, Waiting, hosts_of, machine_to_itself
 from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.claim import read_request
+from rankbench.launch.job.network import check_network
 from rankbench.launch.job.rounds import Choose, Rounds, Say
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.processes import Stop
@@ -97,6 +98,10 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
             if rounds.find_unfinished():
                 measured = list(rounds.attempts.values())
                 with _open_hosts(measured, plan, stop, say) as (choose, devices):
+                    if plan.experiment["network_check"]:
+                        widest = max(measured, key=lambda each: each.shape.nodes)
+                        hosts = choose(widest, 0)
+                        check_network(layout, plan.site, hosts, partial(say, widest.id))
                     rounds.run(choose, stop, devices=devices, at_most=job["rounds"])
             for cell_id, attempt in rounds.attempts.items():
                 verdict = rounds.verdicts[cell_id]

@@ -3,13 +3,13 @@
 ``python -m rankbench.launch.site.hosts PLAN`` says what the hosts are, and what is
 wrong, each with a remedy. It runs this module on all hosts at the same time, each with
 the standard library only: with ``FOLDER --look SITE`` a host inspects itself, with
-``FOLDER --reach FACTS`` it connects to the others while they connect to it.
+``FOLDER --reach FACTS`` it exchanges bytes with the others.
 """
 
 from __future__ import annotations
 
-import contextlib
 import glob
+import itertools
 import json
 import os
 import random
@@ -19,10 +19,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -36,8 +34,6 @@ from rankbench.environ import (
     without_job,
 )
 from rankbench.launch.hosts.base import (
-    FIRST_PORT,
-    LAST_PORT,
     Hosts,
     Needs,
     Step,
@@ -50,6 +46,7 @@ from rankbench.launch.hosts.base import (
 from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.process.command import environment_for
 from rankbench.launch.site.machine import find_misfits, list_gpus
+from rankbench.launch.site.network import PORTS, TRIED, exchange
 from rankbench.launch_spec import SOURCE
 from rankbench.record import read_json, write_json
 from rankbench.say import say
@@ -57,15 +54,8 @@ from rankbench.schedulers import scheduler_of
 
 Facts = dict[str, Any]
 
-# Ranks meet at a port of the first range. Communication libraries let the kernel
-# choose, by default from the second one.
-PORTS = ((FIRST_PORT, LAST_PORT), (32768, 60999))
-TRIED = 3  # ports of each range
-
 # Seconds that hosts wait for each other's files, and for a name look-up.
 PATIENCE = 60.0
-REACH_SECONDS = 10.0  # that hosts have to start and to connect
-_CONNECT_SECONDS = 1.0
 _ASK_SECONDS = 30.0
 # Seconds that all hosts may take.
 _LOOK_SECONDS = 300.0
@@ -95,7 +85,7 @@ def inspect(plan: Facts, root: Path) -> Facts:
         `hosts`: facts of each that reported; `said`: what the start of them said;
         `began`, `ended`: by the clock of this host; `pmix`: whether srun has PMIx;
         `faults`: hosts that cannot be used, with remedies; `reach`: name of a host ->
-        what `reach` found there.
+        what `exchange` found there.
     """
     site = plan["site"]
     used = sorted({cell["image"] for cell in plan["cells"] if cell["image"]})
@@ -112,36 +102,56 @@ def inspect(plan: Facts, root: Path) -> Facts:
         hosts_of(site).open(site, site["nodes"], needs, None) as hosts,
         tempfile.TemporaryDirectory(prefix=".hosts-", dir=root) as place,
     ):
-        folder = Path(place)
-        listed = [host for host in site["hosts"] if host["name"] in hosts.names]
         # Without shared files, no image is there yet.
-        image = (
-            None if listed and not site["shared"] else next(iter(needs.images), None)
-        )
-        plain = dict.fromkeys(("software", "native", "images"))
-        asked = {**site, **plain, "hosts": listed, "image": image}
-        began = time.time()
-        said = _run_on(hosts, "--look", asked, folder) if hosts.names else ""
-        ended = time.time()
-        reports = sorted((folder / "work").glob("*.facts.json"))
-        found = [read_json(path) for path in reports]
-        return {
-            "hosts": found,
-            "said": said,
-            "began": began,
-            "ended": ended,
-            "pmix": "pmix" in (_output("srun", "--mpi=list") or ""),
-            "faults": hosts.faults,
-            "reach": _try_to_reach(site, hosts, found, folder),
-        }
+        is_there = site["shared"] or not site["hosts"]
+        image = next(iter(needs.images), None) if is_there else None
+        found = _look_at(site, hosts, Path(place), image)
+        reach = {}
+        if scheduler_of(site).lists_hosts:
+            reach = _try_to_reach(site, hosts, found["hosts"], Path(place))
+        pmix = "pmix" in (_output("srun", "--mpi=list") or "")
+        return {**found, "pmix": pmix, "faults": hosts.faults, "reach": reach}
+
+
+def measure_pairs(
+    site: Facts, hosts: Hosts, folder: Path
+) -> tuple[list[Facts], list[str]]:
+    """What the pairs of these hosts have measured, and why some have not.
+
+    Args:
+        site: the site of the plan.
+        hosts: at least two.
+        folder: for temporary files, which the hosts see.
+    """
+    looked = _look_at({**site, "nodes": len(hosts.names)}, hosts, folder, None)
+    reach = _try_to_reach(site, hosts, looked["hosts"], folder)
+    pairs = [pair for found in reach.values() for pair in found["pairs"]]
+    known = [pair["hosts"] for pair in pairs]
+    every = map(list, itertools.combinations(hosts.names, 2))
+    if lost := [" and ".join(pair) for pair in every if pair not in known]:
+        said = (looked["said"].splitlines() or ["nothing was said"])[-1]
+        why = [f"{', '.join(lost[:3])} have exchanged nothing: {said}"]
+        return pairs, list(_faults_of_network(reach)) or why
+    return pairs, []
+
+
+def _look_at(site: Facts, hosts: Hosts, folder: Path, image: str | None) -> Facts:
+    """Let every host inspect itself, and start the image if there is one."""
+    listed = [host for host in site["hosts"] if host["name"] in hosts.names]
+    plain = dict.fromkeys(("software", "native", "images"))
+    asked = {**site, **plain, "hosts": listed, "image": image}
+    began = time.time()
+    said = _run_on(hosts, "--look", asked, folder) if hosts.names else ""
+    ended = time.time()
+    reports = sorted((folder / "work").glob("*.facts.json"))
+    found = [read_json(path) for path in reports]
+    return {"hosts": found, "said": said, "began": began, "ended": ended}
 
 
 def _try_to_reach(
     site: Facts, hosts: Hosts, found: Sequence[Facts], folder: Path
 ) -> dict[str, Facts]:
     """Let hosts connect to each other at their addresses on the interface, if any."""
-    if not scheduler_of(site).lists_hosts:
-        return {}
     by_name = {host["host"]: host for host in found}
     names = [name for name in hosts.names if name in by_name]
     addresses = {}
@@ -277,76 +287,6 @@ def _output(*command: str) -> str | None:
     return (done.stdout or done.stderr).strip() if done else None
 
 
-def reach(
-    node: int, hosts: Sequence[Facts], ports: Sequence[int]
-) -> dict[str, list[int]]:
-    """Connect to the other hosts while they connect to this one.
-
-    Args:
-        node: number of this host.
-        hosts: name, and address for connections.
-        ports: those to try.
-
-    Returns:
-        Host -> ports that cannot be reached there.
-    """
-    others = [host for number, host in enumerate(hosts) if number != node]
-    end = time.monotonic() + REACH_SECONDS
-    accepted = threading.Semaphore(0)
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(32) as pool:
-        free = []
-        for port in ports:
-            # A port that is in use already is not tried.
-            with contextlib.suppress(OSError):
-                server = _listen(port)
-                stack.callback(server.close)
-                arguments = (server, accepted)
-                threading.Thread(target=_accept, args=arguments, daemon=True).start()
-                free.append(port)
-        tried = {
-            (host["name"], port): pool.submit(_connects, host["address"], port, end)
-            for host in others
-            for port in free
-        }
-        unreached: dict[str, list[int]] = {}
-        for (name, port), connects in tried.items():
-            if not connects.result():
-                unreached.setdefault(name, []).append(port)
-        # The others may not have connected yet.
-        for _ in tried:
-            if not accepted.acquire(timeout=max(0.0, end - time.monotonic())):
-                break
-    return unreached
-
-
-def _listen(port: int) -> socket.socket:
-    """Listen at all addresses of this host, those of IPv6 too if it has any."""
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    return socket.create_server(
-        ("", port), family=family, backlog=64, dualstack_ipv6=dual
-    )
-
-
-def _accept(server: socket.socket, accepted: threading.Semaphore) -> None:
-    with contextlib.suppress(OSError):
-        while True:
-            server.accept()[0].close()
-            accepted.release()
-
-
-def _connects(address: str, port: int, end: float) -> bool:
-    """Whether a connection succeeds before the end; the other host may start late."""
-    while time.monotonic() < end:
-        try:
-            socket.create_connection((address, port), timeout=_CONNECT_SECONDS).close()
-        except OSError:
-            time.sleep(0.2)
-        else:
-            return True
-    return False
-
-
 def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[str]:
     """The faults of a site, each with its remedy; empty if there are none.
 
@@ -380,19 +320,22 @@ def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[
                 f"{host['host']}: its clock is at least {off:.0f} s off: have chrony "
                 "or ntpd run on all hosts"
             )
-    for name, unreached in found["reach"].items():
-        for other, ports in unreached.items():
+    return faults + list(_faults_of_network(found["reach"]))
+
+
+def _faults_of_network(reach: Mapping[str, Facts]) -> Iterator[str]:
+    for name, found in reach.items():
+        for other, ports in found["unreached"].items():
             ranges = " and ".join(
                 f"{first}-{last}"
                 for first, last in PORTS
                 if any(first <= port <= last for port in ports)
             )
-            faults.append(
+            yield (
                 f"{name}: cannot connect to {other} at TCP port "
                 f"{', '.join(map(str, ports))}: on {other}, let the firewall accept "
                 f"connections from {name} to the ports {ranges}"
             )
-    return faults
 
 
 def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str]:
@@ -568,7 +511,7 @@ def main(place: Path, task: str = "", given: str = "{}") -> int:
         write_json(place / f"{facts['host']}.facts.json", facts)
     elif task == "--reach":
         node = read_node()
-        found = reach(node, asked["hosts"], asked["ports"])
+        found = exchange(node, asked["hosts"], asked["ports"])
         write_json(place / f"{asked['hosts'][node]['name']}.reach.json", found)
     else:
         restore_job()

@@ -472,7 +472,7 @@ def find_all(answer: Answer) -> Iterator[Statement]:
         if facts.best:
             yield from _but(facts, facts.best)
             yield from _untested(facts, facts.best.cell, answer.found)
-            yield from _lost(facts)
+            yield from _lost(facts, facts.best, answer.found)
             yield from _scales(facts, answer.efficiency)
             yield from _cost(facts, facts.best, answer.found.price)
         yield from _trust(facts, answer.found)
@@ -665,7 +665,7 @@ def _untested(facts: Workload, best: Cell, found: ResultSet) -> Iterator[Stateme
     yield Statement("UNTESTED", f"the usual rival, {name}: add {add}")
 
 
-def _lost(facts: Workload) -> Iterator[Statement]:
+def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Statement]:
     """Where the time of a step of the best row goes."""
     lost = facts.lost
     if lost is None or not lost.is_certain:
@@ -677,8 +677,14 @@ def _lost(facts: Workload) -> Iterator[Statement]:
         if part.value >= 0.05 * lost.lost.value
     ]
     step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
-    remedy = f"try {_REMEDIES[parts[0][0]]}"
-    yield Statement("LOST", f"{step}: {', '.join(said[:2])}", [remedy])
+    more = [f"try {_REMEDIES[parts[0][0]]}"]
+    hosts = {host["host"] for record in best.records for host in record["hosts"]}
+    links = [link for pair, link in found.links.items() if {*pair} <= hosts]
+    if links:
+        link = min(links, key=lambda link: float(link["gb_s"]))
+        speed = f"{figures(link['gb_s'], 3)} GB/s, {figures(link['us'], 3)} us"
+        more.append(f"{' and '.join(link['hosts'])} exchange {speed} by themselves")
+    yield Statement("LOST", f"{step}: {', '.join(said[:2])}", more)
 
 
 def _scales(facts: Workload, wanted: float) -> Iterator[Statement]:

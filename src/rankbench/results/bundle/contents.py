@@ -101,6 +101,7 @@ def find_measured(layout: Layout, plan: Record) -> Iterator[Path]:
         for place in find_launches(layout, cell):
             for pattern in _OF_LAUNCH:
                 yield from sorted(place.glob(pattern))
+    yield from sorted(layout.network.glob("*/record.json"))
     yield from find_failures(layout, plan)
 
 

@@ -197,6 +197,7 @@ class ResultSet:
         source: how commands name it: arguments for `rankbench_command`.
         has_blocks: whether the experiment file has several sweeps.
         description: of the experiment, by its author.
+        links: two hosts -> `us` and `gb_s` of the network between them.
     """
 
     experiment: str
@@ -211,6 +212,7 @@ class ResultSet:
     source: Mapping[str, Any] = field(default_factory=dict)
     has_blocks: bool = False
     description: str = ""
+    links: Mapping[tuple[str, str], Record] = field(default_factory=dict)
 
     @cached_property
     def measured(self) -> list[Summary]:
@@ -269,7 +271,9 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
     for row in rows:
         if strict and row.damage:
             raise row.damage
-    kept = layout.experiment
+    kept, damaged = layout.experiment, None if strict else list[ValueError]()
+    checks = read_launches(layout.network, measured=False, damaged=damaged)
+    links = [link for one in checks for link in one.record["network"]]
     return ResultSet(
         experiment=plan.name,
         rows=compare_rows(rows),
@@ -283,6 +287,7 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
         source=named_in(plan.experiment),
         has_blocks=kept.exists() and "\nblocks:" in kept.read_text(errors="replace"),
         description=plan.experiment.get("description") or "",
+        links={(link["hosts"][0], link["hosts"][1]): link for link in links},
     )
 
 
