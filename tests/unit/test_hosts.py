@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rankbench.launch.site.network import partners
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.record import Layout
+from rankbench.record import RECORD_VERSION, Layout, read_json, write_json
 from rankbench.results.advice.answer import find_answer
+from rankbench.results.bundle.contents import find_measured
 from rankbench.results.numbers.hosts import AT_LEAST, compare_rates
 from rankbench.results.numbers.result_set import read
+from rankbench.results.sections import load_sections
 from unit.synthetic import (
     edited,
     make_cell,
@@ -164,3 +168,41 @@ def test_a_cell_runs_on_each_host(tmp_path):
     path.write_text(f"{path.read_text()}topology: 2x1\n")
     with pytest.raises(ValueError, match="has several hosts: choose topology"):
         load(["node1"])
+
+
+@pytest.mark.parametrize("count", range(2, 10))
+def test_pairs_of_a_round_have_no_host_in_common(count):
+    rounds = [list(partners(node, count)) for node in range(count)]
+    pairs = []
+    for turn in zip(*rounds, strict=True):
+        for node, other in enumerate(turn):
+            assert other is None or turn[other] == node
+            pairs += [(node, other)] if other is not None and node < other else []
+    assert sorted(pairs) == list(itertools.combinations(range(count), 2))
+
+
+def test_the_network_between_hosts(tmp_path):
+    """Its section has each pair, and a bundle keeps it."""
+    cell = plan_cell(make_cell("ddp", "2x1"))
+    layout = write_plan(tmp_path / "network", [cell], launches=3)
+    for launch in (1, 2, 3):
+        put(write_launch(layout, cell, launch, wanted=3), "node1", "node2")
+    links = [
+        {"hosts": [one, other], "us": 25.0, "gb_s": speed}
+        for one, other, speed in (("node1", "node2", 0.117), ("node1", "node3", 1.1))
+    ]
+    about = {"purpose": "network", "status": "ok", "reason": None, "network": links}
+    file = layout.network / "1/record.json"
+    write_json(file, {"schema": RECORD_VERSION, **about})
+    write_rows(layout)
+    rows = read_rows(layout, "network")
+    assert [row["other"] for row in rows] == ["node2", "node3"]
+    assert float(rows[0]["gb_s"]) == 0.117
+    content = load_sections()["network"].make(read(layout))
+    assert content
+    assert content.drawings[0].draw(6.0).axes
+    assert file in find_measured(layout, read_json(layout.plan))
+    write_json(file, {"schema": RECORD_VERSION, **about, "network": [{"us": 1}]})
+    assert read(layout).links == {}
+    with pytest.raises(ValueError, match="network"):
+        read(layout, strict=True)
