@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from browser import Browser, find_programs, start_browser
-from rankbench.results.bundle.publish import publish
+from rankbench.results.bundle.write import publish
 from unit.synthetic import write_many
 
 MIB = 1024**2

@@ -24,9 +24,8 @@ from pathlib import Path
 from bracket import show
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.bundle.publish import publish
 from rankbench.results.bundle.verify import verify_bundle
-from rankbench.results.bundle.write import write_bundle
+from rankbench.results.bundle.write import publish, write_bundle
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.result_set import read
 from rankbench.results.sections.answer import in_brief, to_lines

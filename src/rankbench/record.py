@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -592,6 +592,23 @@ def describe_launch(record: Record, *, is_repeated: bool) -> str:
     if purpose == "measure" and (why := disturbances(record)):
         parts.append(f"disturbed: {why[0]}{', repeated' if is_repeated else ''}")
     return "  ".join(parts)
+
+
+def mean_seconds(records: Iterable[Record]) -> float | None:
+    """How long a launch takes, with all that is not measured; None if none is ok."""
+    found = [
+        (r.get("seconds") or {}).get("launch") for r in records if r["status"] == "ok"
+    ]
+    return fmean(filter(None, found)) if any(found) else None
+
+
+def fill_means(means: Mapping[str, float | None]) -> dict[str, float]:
+    """Seconds of a launch of each cell: NEXT and the preview of a run agree by this.
+
+    A cell that was never launched counts as the mean of the others; {} if none was.
+    """
+    known = [mean for mean in means.values() if mean is not None]
+    return {name: mean or fmean(known) for name, mean in means.items() if known}
 
 
 def minutes(seconds: float) -> str:

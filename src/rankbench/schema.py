@@ -406,6 +406,7 @@ _MEANT = {
     **dict.fromkeys(("on", "yes"), "true"),
     **dict.fromkeys(("off", "no"), "false"),
     "gpu": "cuda",
+    "dpp": "ddp",
     "lr": "learning_rate",
     "wd": "weight_decay",
     "epoch": "epochs",
@@ -445,18 +446,5 @@ def did_you_mean(word: object, names: Iterable[str]) -> str:
         return ""
     if (meant := _MEANT.get(sought)) in known:
         return f"; did you mean {meant!r}?"
-    near = difflib.get_close_matches(sought, known, n=5, cutoff=0.6)
-    # A letter is mistaken more often than it is too many.
-    near.sort(key=lambda name: (_count_edits(sought, name), len(name) != len(sought)))
+    near = difflib.get_close_matches(sought, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _count_edits(word: str, other: str) -> int:
-    """How many letters to insert, remove or replace to make the other word."""
-    counts: list[int] = [*range(len(other) + 1)]
-    for number, letter in enumerate(word, start=1):
-        before, counts = counts, [number]
-        for place, wanted in enumerate(other):
-            replaced = before[place] + (letter != wanted)
-            counts.append(min(before[place + 1] + 1, counts[-1] + 1, replaced))
-    return counts[-1]

@@ -47,6 +47,7 @@ def check(desk: Desk) -> list[str]:
     said, _ = process.communicate(timeout=120)
     lines = [line for line in said.splitlines() if line.startswith("FAULT ")]
     assert process.returncode == bool(lines), said
+    assert "WorkflowError" not in said
     return [line.removeprefix("FAULT ") for line in lines if "is busy (" not in line]
 
 

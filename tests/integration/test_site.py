@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from browser import LOCAL, Browser
-from rankbench.results.bundle.publish import publish
+from rankbench.results.bundle.write import publish
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -37,7 +37,7 @@ TABLE, PUBLISH = "table --no-plots {b}", "publish --anonymise {b}"
 STATUS, COMPARE = "status {b}", "compare {b} {good}"
 SIGNED, ROE = "verify {b} --signer {keys}/jdoe.keys", "--signer {keys}/roe.keys"
 ALLOWED = "verify {b} --signers {keys}/allowed_signers"
-ADD = "publish --sign {keys}/roe --add-to {b}"
+ADD = "publish {b} --sign {keys}/roe"
 
 DDP = "ddp.gloo.1x2.convnet.digits"
 LAUNCH = f"records/{DDP}/1/1"

@@ -65,7 +65,7 @@ def test_a_folder_and_a_bundle_in_place_of_an_experiment(tmp_path, monkeypatch, 
         file = layout.table("csv").absolute()
         assert say_json(capsys, command, file) == say_json(capsys, command, root)
     assert main(["publish", bundle]) == 2
-    assert "--add-to bundle.tar.zst" in capsys.readouterr().err
+    assert "bundle.tar.zst is a bundle already" in capsys.readouterr().err
     assert main(["status", "other.tar.zst"]) == 2
     assert "other.tar.zst does not exist" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == [bundle, "results"]

@@ -13,7 +13,7 @@ from factories import make_record, read_plan_of
 from rankbench.cli import main
 from rankbench.launch.job.claim import make_request
 from rankbench.launch.job.measure import run_job
-from rankbench.project.status import cells_to_rerun
+from rankbench.project.status import find_rerun
 from rankbench.record import Layout, read_json, write_if_changed, write_json
 from rankbench.results.numbers.result_set import Summary, read
 from unit.attacks import DAMAGES, put
@@ -173,4 +173,4 @@ def test_a_job_measures_its_other_cells(tmp_path):
     assert sound["status"] == "ok"
     assert damaged["status"] == "stale"
     assert damaged["reason"].startswith(f"{path.relative_to(layout.root)} is damaged")
-    assert [c.id for c in cells_to_rerun(plan, layout, "stale")] == [cells[1]]
+    assert [c.id for c in find_rerun(plan, layout, ["stale"])] == [cells[1]]

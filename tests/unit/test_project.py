@@ -18,10 +18,10 @@ from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.job.claim import make_request
 from rankbench.project import (
+    Preview,
     Run,
     begin,
     find_pending,
-    make_preview,
     open_run,
     reopen_run,
     start,
@@ -96,14 +96,14 @@ def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened):
 
 def test_a_gate_that_was_made_is_not_counted_again(opened):
     begin(opened)
-    assert sum(make_preview(opened).beside.values()) == 2
+    assert sum(Preview(opened).counts.values()) == 12 + 2
     for cell in opened.feasible:
         gate = opened.layout.attempt(cell.id, 1) / "gate/1/record.json"
         write_json(gate, make_record(cell_hash=cell.hash))
     opened.forget()
-    preview = make_preview(opened)
+    preview = Preview(opened)
     assert sum(preview.pending.values()) == 12
-    assert sum(preview.beside.values()) == 0
+    assert preview.counts == preview.pending
 
 
 def test_fewer_launches_may_do_later(opened, tmp_path):
@@ -186,7 +186,7 @@ def test_more_launches_of_a_cell_that_was_never_measured(opened, tmp_path):
     run = open_run(config, profile=tmp_path, write=False)
     assert find_pending(run)["single.none.1x1.convnet.digits"].launches == 9
     assert "  single.none.1x1.convnet.digits  9 launches of 1 rank" in (
-        make_preview(run).lines()
+        Preview(run).lines()
     )
 
 
@@ -212,7 +212,7 @@ def share(folder: Path, keys: str, **site: object) -> Run:
 def test_cells_share_jobs_as_the_experiment_says(tmp_path):
     text = "launcher: [srun, job_array]\ninit_method: [env, file]\nallocation: "
     found = {
-        allocation: make_preview(share(tmp_path, text + allocation))
+        allocation: Preview(share(tmp_path, text + allocation))
         for allocation in ("topology", "experiment")
     }
     arrays = [c for c in found["topology"].chosen if c.cell.launcher == "job_array"]
@@ -229,7 +229,7 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path):
     shared = found["experiment"].pending.keys() - apart
     assert held["cell"] == beside + sum(4 * 60 * ranks[cell] for cell in shared)
     assert held["experiment"] == beside + 2 * 4 * 60 * len(shared)
-    alone = make_preview(share(tmp_path, "allocation: cell"))
+    alone = Preview(share(tmp_path, "allocation: cell"))
     assert set(alone.jobs) == set(alone.pending)
     assert not alone.apart
     # Launches that are added take turns, so that they can be compared.
@@ -254,7 +254,7 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     tmp_path, minutes, parts, longest
 ):
     run = share(tmp_path, "allocation: experiment", max_job_minutes=minutes)
-    jobs = make_preview(run).jobs
+    jobs = Preview(run).jobs
     assert len(jobs) == parts
     assert {job["minutes"] for job in jobs.values()} == {longest}
     names = ["experiment"]
@@ -266,7 +266,7 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
 def test_as_many_rounds_as_fit_are_in_a_job(tmp_path):
     """Two launches of a minute and three minutes beside them fit into five."""
     run = share(tmp_path, "allocation: cell", max_job_minutes=5)
-    found = make_preview(run).jobs
+    found = Preview(run).jobs
     assert {job["minutes"] for job in found.values()} == {5}
     assert len(found) == 2 * len(run.feasible)
 
@@ -289,7 +289,7 @@ def test_a_job_that_its_partition_does_not_allow_is_named(
     monkeypatch.setattr(SlurmJob, "limits", lambda: limits)
     monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment")
-    preview = make_preview(run)
+    preview = Preview(run)
     begin(run)
     run.lock.close()
     told = capsys.readouterr().err
@@ -309,7 +309,7 @@ def test_a_site_may_name_several_partitions(tmp_path, monkeypatch, site, limit):
     limits = {"a": math.inf, "b": 14}
     monkeypatch.setattr(SlurmJob, "limits", lambda: limits)
     run = share(tmp_path, "allocation: experiment", partition=site)
-    said = make_preview(run).too_long
+    said = Preview(run).too_long
     assert said is None if limit is None else f"the partition {site} allows 14" in said
 
 
@@ -329,7 +329,7 @@ def test_cells_of_different_partitions_are_in_different_jobs(tmp_path, monkeypat
                 run.plan.cells[cell].cell.partition for cell in jobs_of(run)[name].cells
             }
             assert own == {"b" if name.startswith("b.") else None}
-        assert "the partition b allows 4" in make_preview(run).too_long
+        assert "the partition b allows 4" in Preview(run).too_long
 
 
 def test_jobs_of_hosts_and_other_wishes(tmp_path):
@@ -356,7 +356,7 @@ def test_what_is_missing_is_requested(tmp_path):
             facts = {"image": None, "seconds": {"launch": 10.0}}
             record = make_record(launch=launch, cell_hash=cell.hash, **facts)
             write_json(run.layout.launch(cell.id, 1, launch) / "record.json", record)
-    preview = make_preview(run)
+    preview = Preview(run)
     assert preview.pending == {run.feasible[0].id: 1}
     assert resources_of(run, "experiment")["runtime"] == 4 < whole
 
@@ -397,7 +397,7 @@ def test_a_user_within_an_allocation_is_told_that_it_idles(
 def test_a_job_of_one_cell_is_split_likewise(tmp_path):
     run = share(tmp_path, "allocation: cell", max_job_minutes=6)
     cells = list(run.plan.cells)
-    assert list(make_preview(run).jobs)[:2] == [f"{cells[0]}.1", f"{cells[0]}.2"]
+    assert list(Preview(run).jobs)[:2] == [f"{cells[0]}.1", f"{cells[0]}.2"]
 
 
 def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkeypatch):
@@ -423,7 +423,7 @@ def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path):
         write_json(run.layout.launch(cell.id, 1, 1) / "record.json", record)
         asked = {"attempt": 2, "launches": 4, "cell_hash": cell.hash}
         write_json(run.layout.request(cell.id), asked)
-    assert list(make_preview(run).jobs) == ["experiment"]
+    assert list(Preview(run).jobs) == ["experiment"]
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path):
 def test_one_round_must_fit(tmp_path, keys, minutes, complaint):
     run = share(tmp_path, keys, max_job_minutes=minutes)
     with pytest.raises(ValueError, match=complaint):
-        make_preview(run)
+        Preview(run)
 
 
 @pytest.mark.parametrize(

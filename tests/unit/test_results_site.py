@@ -16,7 +16,7 @@ import pytest
 
 from pages import Words
 from rankbench.record import PLOTS, Layout
-from rankbench.results.bundle.publish import (
+from rankbench.results.bundle.write import (
     LONGEST_LOG,
     Publication,
     publish,

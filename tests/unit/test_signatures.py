@@ -132,7 +132,7 @@ def test_another_person_adds_a_signature(place, tmp_path, form, verify):
     source, path = place / form, tmp_path / form
     shutil.copytree(source, path) if source.is_dir() else shutil.copy(source, path)
     for name in ("jdoe", "roe"):
-        sign = ["--sign", str(place / name), "--add-to", str(path)]
+        sign = [str(path), "--sign", str(place / name)]
         assert main(["publish", *sign]) == 0
     before = files_of(path) if path.is_dir() else path.read_bytes()
     assert main(["publish", *sign]) == 0, "a second time"
@@ -234,7 +234,7 @@ def test_a_signature_of_a_certificate_is_refused(place, tmp_path, cli):
     words = ["ssh-keygen", "-q", "-s", str(place / "roe"), "-I", "jdoe", f"{key}.pub"]
     subprocess.run(words, check=True)
     path = shutil.copytree(place / "bundle", tmp_path / "bundle")
-    sign = ["--sign", f"{key}-cert.pub", "--add-to", str(path)]
+    sign = [str(path), "--sign", f"{key}-cert.pub"]
     assert "certificate" in cli("publish", *sign, status=2).err
 
 
@@ -258,7 +258,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_public_key_signs_by_the_agent(place, tmp_path, agent, verify):
     path = shutil.copytree(place / "bundle", tmp_path / "bundle")
     key = shutil.copy(place / "jdoe.pub", tmp_path / "elsewhere.pub")
-    sign = ["publish", "--sign", str(key), "--add-to", str(path)]
+    sign = ["publish", str(path), "--sign", str(key)]
     assert main(sign) == 2
     subprocess.run(["ssh-add", "-q", str(place / "jdoe")], check=True)
     assert main(sign) == 0
@@ -334,7 +334,7 @@ def test_no_prompt_reaches_the_terminal(place, tmp_path):
     key = with_passphrase(tmp_path)
     code = (
         "import pty, sys; sys.exit(pty.spawn([sys.executable, '-m', 'rankbench.cli',"
-        f" 'publish', '--sign', {str(key)!r}, '--add-to', 'bundle']) >> 8)"
+        f" 'publish', 'bundle', '--sign', {str(key)!r}]) >> 8)"
     )
     env = {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK"}
     shutil.copytree(place / "bundle", tmp_path / "bundle")
@@ -355,20 +355,14 @@ def test_no_prompt_reaches_the_terminal(place, tmp_path):
 def test_without_ssh_keygen(place, bundle, tmp_path, monkeypatch, cli):
     before = files_of(bundle)
     monkeypatch.setenv("PATH", str(tmp_path))
-    sign = ["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]
+    sign = ["publish", str(bundle), "--sign", str(place / "roe")]
     for words in (sign, ["verify", str(bundle)]):
         assert "package openssh-client " in cli(*words, status=2).err
     assert files_of(bundle) == before
     cli("verify", place / "bundle")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--add-to", "bundle"],
-        ["--add-to", "bundle", "--sign", "key", "--anonymise"],
-        ["--add-to", "bundle", "--sign", "key", "results"],
-    ],
-)
-def test_options_that_contradict(words, cli):
-    assert cli("publish", *words, status=2).err.startswith("rankbench: --add-to ")
+@pytest.mark.parametrize("words", [[], ["--sign", "key", "--anonymise"]])
+def test_a_bundle_gets_a_signature_and_nothing_else(place, words, cli):
+    said = cli("publish", place / "bundle.tar.zst", *words, status=2).err
+    assert "is a bundle already" in said

@@ -15,8 +15,8 @@ from rankbench.launch.job.claim import Owner, claim_next, make_request, read_req
 from rankbench.plan import Plan
 from rankbench.project.status import (
     State,
-    cells_to_rerun,
     find_jobs,
+    find_rerun,
     find_state,
     find_turns,
 )
@@ -79,16 +79,16 @@ def test_a_failed_launch_tells_where_it_was_started(plan, layout):
     state = state_of(plan, layout)
     assert state == State("crashed", "0/2", "it crashed", "on an unknown host")
     assert state.has_failed
-    assert [c.id for c in cells_to_rerun(plan, layout, "failed")] == [CELL]
-    assert cells_to_rerun(plan, layout, "stale") == []
+    assert [c.id for c in find_rerun(plan, layout, ["failed"])] == [CELL]
+    assert find_rerun(plan, layout, ["stale"]) == []
 
 
 def test_a_stale_cell_is_measured_again_only_as_such(plan, layout):
     ask(layout, plan, cell_hash="another")
     add_record(layout, 1, hosts=[{"host": "a"}])
     assert state_of(plan, layout).status == "stale"
-    assert [c.id for c in cells_to_rerun(plan, layout, "stale")] == [CELL]
-    assert cells_to_rerun(plan, layout, "failed") == []
+    assert [c.id for c in find_rerun(plan, layout, ["stale"])] == [CELL]
+    assert find_rerun(plan, layout, ["failed"]) == []
 
 
 @pytest.mark.parametrize(

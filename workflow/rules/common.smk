@@ -23,10 +23,10 @@ from rankbench.launch.hosts.slurm import why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
 from rankbench.project import (
+    Preview,
     begin,
     end_with_parent,
     has_begun,
-    make_preview,
     open_run,
     reopen_run,
     sweep_temporary_folders,
@@ -62,7 +62,7 @@ def get_run():
         starts = not invocation.passive
         run = open_run(values, profile=invocation.profile, write=starts, probe=starts)
         if invocation.dry_run or not invocation.passive:
-            print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
+            print(*Preview(run).lines(), sep="\n", file=sys.stderr)
         if not invocation.passive:
             begin(run, measures=invocation.measures)
     if not invocation.passive and scheduler_of(run.plan.site).has_queue:

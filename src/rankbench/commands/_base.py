@@ -170,18 +170,22 @@ def shift_experiment(arguments: argparse.Namespace, rest: str) -> None:
 
     Args:
         rest: destination of the others: `cells`, whose ids have dots, or `name`.
+
+    Raises:
+        ValueError: it is neither; or ids of cells and --only are given.
     """
-    if (first := arguments.experiment) is None:
-        return
-    try:
-        resolve(first)
-    except ValueError:
-        if first.endswith((".yaml", ".yml", ".zst")) or "/" in first:
-            raise
-        if rest == "cells" and "." not in first:
-            raise
-        setattr(arguments, rest, [first, *getattr(arguments, rest)])
-        arguments.experiment = None
+    if (first := arguments.experiment) is not None:
+        try:
+            resolve(first)
+        except ValueError:
+            if first.endswith((".yaml", ".yml", ".zst")) or "/" in first:
+                raise
+            if rest == "cells" and "." not in first:
+                raise
+            setattr(arguments, rest, [first, *getattr(arguments, rest)])
+            arguments.experiment = None
+    if rest == "cells" and arguments.cells and arguments.only:
+        raise ValueError("ids of cells and --only: give one of them, not both")
 
 
 def names_results(arguments: argparse.Namespace) -> bool:

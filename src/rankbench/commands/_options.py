@@ -226,9 +226,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--page": _row("also write a page with a plot", "FILE.html", type=Path),
     "--anonymise": _switch("replace names of hosts, users, accounts, jobs and paths"),
     "--sign": _row("sign with this SSH key, or one of ssh-agent", "KEY", type=Path),
-    "--add-to": _row(
-        "add the signature of --sign to this; publish nothing", "BUNDLE", type=Path
-    ),
     "--strict": _switch("fail unless all numbers were derived again"),
     "--signers": _row(
         "fail unless each signature, and at least one, is by somebody in FILE, which "

@@ -74,7 +74,7 @@ def make_experiment(arguments: argparse.Namespace) -> str | None:
         if arguments.site != DEFAULT_PROFILE or Path("Snakefile").exists():
             raise
         profile, is_project = find_asset(DEFAULT_PROFILE), False
-    site, _, _ = survey_site(profile / "site.yaml", write=False)
+    site, _ = survey_site(profile / "site.yaml", write=False)
     keys, guesses = guess_keys(own, arguments.words, site)
     command = shlex.join(["rankbench", "run", os.fspath(script), *arguments.words])
     # Lists on a line are easier to edit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rankbench.commands._options import (
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.own_files import Check, unlisted_files
-from rankbench.project import Run, make_preview
+from rankbench.project import Preview, Run
 from rankbench.project.jobs import why_too_long
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
@@ -57,7 +58,7 @@ def check(arguments: argparse.Namespace) -> int:
         )
     if site and has_hosts:
         return _check_hosts(run, arguments)
-    preview = make_preview(run)
+    preview = Preview(run)
     lines = preview.lines()
     if run.feasible:
         named = named_in(run.plan.experiment)
@@ -69,7 +70,14 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _check_hosts(run: Run, arguments: argparse.Namespace) -> int:
     require_workflow(run)
-    status = run_target(argv_for(arguments, "site_check"))
+    # Snakemake would end with an exception of its own below the faults.
+    found = run.layout.work / "hosts.json"
+    status = run_target(argv_for(arguments, str(found)))
+    if status == OK:
+        from rankbench.launch.site import hosts
+
+        with redirect_stdout(sys.stderr):
+            status = hosts.main(run.layout.plan, "--check", str(found))
     if why := why_too_long(run):
         say(f"FAULT {why}", aside=True)
         status = status or FINDING

@@ -16,7 +16,7 @@ from rankbench.commands.compare import print_comparison, read_share
 from rankbench.invocation import shown
 from rankbench.launch.hosts.base import hosts_of
 from rankbench.matrix.site import read_site
-from rankbench.project import Run, make_preview
+from rankbench.project import Preview, Run
 from rankbench.record import Layout, read_json
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
@@ -72,7 +72,7 @@ def replay(arguments: argparse.Namespace) -> int:
                 return _show(arguments, wanted, run)
         experiment = write_replay(wanted, FOLDER / wanted.name)
         run = _plan(arguments, experiment, wanted, probe=True)
-        lines = [*_describe(wanted, run), *make_preview(run).lines()]
+        lines = [*_describe(wanted, run), *Preview(run).lines()]
         theirs = replace(compare.read_side(root), name=str(arguments.bundle))
     argv = argv_for(arguments)
     say(*lines, aside=True)
@@ -117,7 +117,7 @@ def _plan(
 
 def _show(arguments: argparse.Namespace, wanted: Replay, run: Run) -> int:
     """Print what would run."""
-    preview = make_preview(run)
+    preview = Preview(run)
     arguments.experiment = str(FOLDER / wanted.name / "experiment.yaml")
     command = shown(argv_for(arguments))
     facts = {"code": list(wanted.code), "images": dict(wanted.images)}

@@ -26,7 +26,7 @@ from rankbench.commands._options import OK, command, print_json, print_result
 from rankbench.commands._script import make_experiment
 from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
-from rankbench.project import Preview, Run, make_preview
+from rankbench.project import Preview, Run
 from rankbench.project.jobs import data_files
 from rankbench.record import read_json
 from rankbench.say import say
@@ -81,7 +81,7 @@ def measure(arguments: argparse.Namespace) -> int:
             return OK
     run = plan_run(arguments, write=not looks, probe=not looks)
     argv = argv_for(arguments, *arguments.snakemake)
-    preview = make_preview(run)
+    preview = Preview(run)
     if looks:
         return _look(arguments, run, preview, argv)
     say(*preview.lines(), aside=True)

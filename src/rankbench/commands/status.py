@@ -51,8 +51,6 @@ def show_status(arguments: argparse.Namespace) -> int:
     count, and no queue.
     """
     shift_experiment(arguments, "cells")
-    if arguments.cells and arguments.only:
-        raise ValueError("ids of cells and --only: give one of them, not both")
     with open_cells(arguments) as (run, jobs):
         cells = [find_cell(run.plan, name) for name in arguments.cells] or run.chosen
         turns = find_turns(run.layout)

@@ -4,7 +4,7 @@ Only this package, `commands` and `cli` know more than one room.
 """
 
 from rankbench.project.jobs import find_pending
-from rankbench.project.preview import Preview, make_preview
+from rankbench.project.preview import Preview
 from rankbench.project.run import Run, open_run, reopen_run
 from rankbench.project.start import (
     BEGUN,
@@ -22,7 +22,6 @@ __all__ = [
     "end_with_parent",
     "find_pending",
     "has_begun",
-    "make_preview",
     "open_run",
     "reopen_run",
     "sweep_temporary_folders",

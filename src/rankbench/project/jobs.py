@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rankbench.cell import safe_name
@@ -40,8 +39,10 @@ from rankbench.record import (
     NOT_MEASURED,
     PROFILE,
     UNFINISHED,
+    counting,
     explain_damage,
     judge,
+    mean_seconds,
     read_attempt,
     why_stale,
 )
@@ -202,7 +203,7 @@ def _seconds(run: Run, cells: Sequence[str]) -> Callable[[int], float]:
     # Files of the cells are read once.
     lacks = find_pending(run)
     facts = [
-        (lacks[cell].launches, count_beside(run, cell), mean_seconds(run, cell))
+        (lacks[cell].launches, count_beside(run, cell), mean_of_cell(run, cell))
         for cell in cells
     ]
     return lambda rounds: job_seconds(
@@ -267,15 +268,13 @@ def count_beside(run: Run, cell_id: str) -> int:
     return sum(bool(is_wanted) and n not in made for n, is_wanted in wanted.items())
 
 
-def mean_seconds(run: Run, cell_id: str) -> float | None:
+def mean_of_cell(run: Run, cell_id: str) -> float | None:
     """Return the mean seconds of a cell's latest launches; None if there are none."""
     for attempt in reversed(run.layout.attempts(cell_id)):
         with suppress(ValueError, KeyError):
             records = read_attempt(run.layout.attempt(cell_id, attempt))
-            if found := [
-                r["seconds"]["launch"] for r in records if r["status"] == "ok"
-            ]:
-                return fmean(found)
+            if (found := mean_seconds(counting(records))) is not None:
+                return found
     return None
 
 
@@ -295,7 +294,7 @@ def held_seconds(run: Run, allocation: str) -> float:
         devices = hosts * max(size.devices_per_node for size in sizes)
         total += devices * sum(
             (pending[cell.id].launches + count_beside(run, cell.id))
-            * launch_seconds(mean_seconds(run, cell.id), limit)
+            * launch_seconds(mean_of_cell(run, cell.id), limit)
             for cell in group
         )
     return total
@@ -312,7 +311,7 @@ def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:
         return
     needed, unknown = 0.0, 0
     for cell in cells:
-        mean = mean_seconds(run, cell.id)
+        mean = mean_of_cell(run, cell.id)
         unknown += mean is None
         needed += cell.cell.size.devices * (limit if mean is None else mean)
     if needed > budget:

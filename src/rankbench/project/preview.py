@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 from rankbench.invocation import named_in, rankbench_command
@@ -18,29 +16,28 @@ from rankbench.project.jobs import (
     group_of,
     held_seconds,
     jobs_of,
-    mean_seconds,
+    mean_of_cell,
     resources_of,
     why_too_long,
 )
 from rankbench.project.run import Run
-from rankbench.record import NOT_MEASURED, minutes
+from rankbench.record import NOT_MEASURED, fill_means, minutes
 from rankbench.schedulers import scheduler_of
 
 # A longer list is shortened or summarised.
 LISTED = 40
 
 
-@dataclass(frozen=True)
 class Preview:
-    """A run before it starts.
+    """A run before it starts; nothing is written.
 
     Attributes:
         chosen: the cells of the run.
-        pending: id of a cell to measure -> number of launches it still needs.
-        seconds: id of a cell -> seconds of a launch in earlier records, if any.
-        time_limit: limit for a launch, in seconds.
-        beside: id of a cell -> number of its launches that are not measured (gate,
-            profile).
+        lacks: id of a cell to measure -> what it lacks.
+        counts: id of such a cell -> launches to come, with those that are not measured
+            (gate, profile).
+        means: id of such a cell -> mean seconds of its earlier launches, or None;
+            `others`: of cells that tell how long those without any may take.
         images: image to make before -> reason.
         jobs: name -> hosts of each Slurm job (`nodes`) and its time limit (`minutes`);
             empty on a site without Slurm.
@@ -48,29 +45,56 @@ class Preview:
         held: allocation -> device-seconds of the run under it, with idle devices.
         apart: cells that cannot share a job although others do.
         too_long: which job exceeds the time limit of its partition, if one does.
-        why: id of a cell to measure -> what it lacks.
-        named: arguments for `rankbench_command` that name the experiment.
     """
 
-    chosen: Sequence[PlannedCell]
-    pending: Mapping[str, int]
-    seconds: Mapping[str, float]
-    time_limit: float
-    beside: Mapping[str, int] = field(default_factory=dict)
-    images: Mapping[str, str] = field(default_factory=dict)
-    jobs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    in_rounds: bool = False
-    held: Mapping[str, float] = field(default_factory=dict)
-    apart: Sequence[str] = ()
-    too_long: str | None = None
-    why: Mapping[str, str] = field(default_factory=dict)
-    named: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(self, run: Run) -> None:
+        """Read what there is.
+
+        Raises:
+            ValueError: as `jobs_of`.
+        """
+        experiment = run.plan.experiment
+        self.chosen, self.experiment = run.chosen, experiment
+        self.lacks, jobs = find_pending(run), jobs_of(run)
+        self.counts = {
+            name: lack.launches + count_beside(run, name)
+            for name, lack in self.lacks.items()
+        }
+        self.means = {name: mean_of_cell(run, name) for name in self.lacks}
+        self.others: dict[str, float | None] = {}
+        if None in self.means.values():
+            known = (cell.id for cell in run.plan.feasible if cell.id not in self.lacks)
+            self.others = {name: mean_of_cell(run, name) for name in known}
+        reasons = {n: reason_to_make(run.known_images[n]) for n in run.image_names}
+        self.images = {name: reason for name, reason in reasons.items() if reason}
+        has_queue = scheduler_of(run.plan.site).has_queue
+        asked = {name: resources_of(run, name) for name in jobs} if has_queue else {}
+        self.jobs = {
+            name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
+            for name, job in asked.items()
+        }
+        pending = [cell for cell in run.feasible if cell.id in self.lacks]
+        alone = [cell.id for cell in pending if group_of(run, cell) == cell.id]
+        shared = len(alone) < len(pending)
+        self.in_rounds = shared and experiment["order"] == ROUNDS
+        self.held = {
+            allocation: held_seconds(run, allocation)
+            for allocation in (CELL, TOPOLOGY, EXPERIMENT)
+            if has_queue and shared
+        }
+        self.apart = [] if experiment["allocation"] == CELL else alone
+        self.too_long = why_too_long(run)
+
+    @property
+    def pending(self) -> dict[str, int]:
+        """Id of a cell to measure -> number of measured launches that it needs."""
+        return {name: lack.launches for name, lack in self.lacks.items()}
 
     def lines(self, *, measured: bool = False) -> list[str]:
         """The preview as lines of text, with the measured cells if they are wanted."""
         infeasible = [c for c in self.chosen if c.infeasible]
-        pending = [c for c in self.chosen if c.id in self.pending]
-        done = [c.id for c in self.chosen if not (c.infeasible or c.id in self.pending)]
+        pending = [c for c in self.chosen if c.id in self.lacks]
+        done = [c.id for c in self.chosen if not (c.infeasible or c.id in self.lacks)]
         text = [
             f"{len(self.chosen)} cell{'s' * (len(self.chosen) != 1)}: "
             f"{len(pending)} to measure, "
@@ -94,78 +118,62 @@ class Preview:
 
     def facts(self) -> dict[str, Any]:
         """The preview as JSON values, for programs."""
+        each = fill_means({**self.others, **self.means})
         return {
-            "to_measure": dict(self.pending),
-            "why": dict(self.why),
+            "to_measure": self.pending,
+            "why": {name: lack.why for name, lack in self.lacks.items()},
             "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
-            "images_to_make": dict(self.images),
+            "images_to_make": self.images,
             "device_hours_at_most": self._device_seconds({}) / 3600,
-            "device_hours": self._device_seconds(estimates) / 3600
-            if (estimates := self._estimates())
-            else None,
+            "device_hours": self._device_seconds(each) / 3600 if each else None,
             "in_rounds": self.in_rounds,
-            "jobs": dict(self.jobs),
+            "jobs": self.jobs,
             "too_long": self.too_long,
         }
 
-    def _count(self, cell: PlannedCell) -> int:
-        """Launches that a pending cell needs, with those that are not measured."""
-        return self.pending[cell.id] + self.beside.get(cell.id, 0)
-
-    def _device_seconds(self, seconds: Mapping[str, float]) -> float:
-        """Device time of the run: id of a cell -> seconds that a launch takes.
-
-        Cells without a number take the time limit.
-        """
+    def _device_seconds(self, each: Mapping[str, float]) -> float:
+        """Device time of the run, by seconds of a launch; else of `time_limit`."""
+        limit: float = self.experiment["time_limit"]
         return sum(
-            c.cell.size.devices * self._count(c) * seconds.get(c.id, self.time_limit)
+            c.cell.size.devices * self.counts[c.id] * each.get(c.id, limit)
             for c in self.chosen
-            if c.id in self.pending
+            if c.id in self.counts
         )
 
-    def _estimates(self) -> dict[str, float]:
-        """Seconds of a launch of each pending cell; {} if none was ever launched.
-
-        One that was not counts as the mean of the others.
-        """
-        if not self.seconds:
-            return {}
-        usual = fmean(self.seconds.values())
-        return {name: self.seconds.get(name, usual) for name in self.pending}
-
     def _describe(self, cell: PlannedCell) -> str:
-        shape, launches = cell.shape, self.pending[cell.id]
+        shape, lack = cell.shape, self.lacks[cell.id]
         ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
         marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
-        why = self.why.get(cell.id, NOT_MEASURED)
-        said = "" if why == NOT_MEASURED else f"  ({why})"
-        return f"{cell.id}  {launches} launches of {ranks}{marks}{said}"
+        said = "" if lack.why == NOT_MEASURED else f"  ({lack.why})"
+        return f"{cell.id}  {lack.launches} launches of {ranks}{marks}{said}"
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
-        beside = sum(self.beside.values())
-        processes = sum(c.shape.ranks * self._count(c) for c in pending)
+        beside = sum(self.counts.values()) - launches
+        processes = sum(c.shape.ranks * self.counts[c.id] for c in pending)
         more = f" and {beside} for gates or profiles" if beside else ""
-        if estimates := self._estimates():
-            seconds = sum(self._count(c) * estimates[c.id] for c in pending)
+        limit = f"time_limit: {self.experiment['time_limit']:g} s each"
+        if each := fill_means({**self.others, **self.means}):
+            seconds = sum(self.counts[c.id] * each[c.id] for c in pending)
             time = "" if self.jobs else f"{minutes(seconds)}, "
-            used = _hours(self._device_seconds(estimates))
+            used = _hours(self._device_seconds(each))
             cost = f"about {time}{used} device-hours, by earlier launches"
-            if others := len(pending) - len(self.seconds):
+            if others := list(self.means.values()).count(None):
                 cost += f" (never launched: {others}, taken as the mean)"
+        elif self.jobs:
+            most = _hours(self._device_seconds({}))
+            cost = f"at most {most} device-hours ({limit})"
         else:
-            limit = f"time_limit: {self.time_limit:g} s each"
             cost = f"the first will tell how long it takes ({limit})"
-            if self.jobs:
-                most = _hours(self._device_seconds({}))
-                cost = f"at most {most} device-hours ({limit})"
         lines = [f"{launches} launches{more}, {processes} processes: {cost}"]
         unknown = [
             c for c in pending if c.cell.device == "cuda" and c.estimated_mib is None
         ]
         if unknown:
             options = ["-n", "--memory"]
-            asked = rankbench_command("run", options=options, **self.named)
+            asked = rankbench_command(
+                "run", options=options, **named_in(self.experiment)
+            )
             lines.append(
                 f"nobody knows whether {len(unknown)} of them fit the memory of a GPU: "
                 f"{asked} estimates it"
@@ -194,40 +202,6 @@ class Preview:
                 f"{', '.join(self.apart)}"
             )
         return lines
-
-
-def make_preview(run: Run) -> Preview:
-    """Return what a run would do; write nothing."""
-    lacks, jobs = find_pending(run), jobs_of(run)
-    pending = {name: lack.launches for name, lack in lacks.items()}
-    experiment, has_queue = run.plan.experiment, scheduler_of(run.plan.site).has_queue
-    means = {cell_id: mean_seconds(run, cell_id) for cell_id in pending}
-    images = {name: reason_to_make(run.known_images[name]) for name in run.image_names}
-    alone = [c.id for c in run.feasible if c.id in pending and group_of(run, c) == c.id]
-    shared = len(alone) < len(pending)
-    asked = {name: resources_of(run, name) for name in jobs} if has_queue else {}
-    return Preview(
-        run.chosen,
-        pending,
-        {cell_id: mean for cell_id, mean in means.items() if mean is not None},
-        experiment["time_limit"],
-        {cell_id: count_beside(run, cell_id) for cell_id in pending},
-        {name: reason for name, reason in images.items() if reason},
-        {
-            name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
-            for name, job in asked.items()
-        },
-        in_rounds=shared and experiment["order"] == ROUNDS,
-        held={
-            allocation: held_seconds(run, allocation)
-            for allocation in (CELL, TOPOLOGY, EXPERIMENT)
-            if has_queue and shared
-        },
-        apart=[] if experiment["allocation"] == CELL else alone,
-        too_long=why_too_long(run),
-        why={name: lack.why for name, lack in lacks.items()},
-        named=named_in(experiment),
-    )
 
 
 def _hours(seconds: float) -> str:

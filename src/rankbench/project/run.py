@@ -47,7 +47,7 @@ from rankbench.matrix.site import (
     read_site,
 )
 from rankbench.plan import Plan, PlannedCell, read_plan
-from rankbench.project.status import RERUN_WORDS, cells_to_rerun
+from rankbench.project.status import find_rerun
 from rankbench.record import Layout, read_json
 from rankbench.say import say
 from rankbench.schedulers import SCHEDULERS, scheduler_of
@@ -214,7 +214,7 @@ def open_run(
     if plots not in ("true", "false"):
         raise ValueError(f"--config plots: expected true or false, not {plots!r}")
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
-    site, images, named = survey_site(profile / "site.yaml", write=write)
+    site, named = survey_site(profile / "site.yaml", write=write)
     catalog = load_catalog().with_cuda(site.others["cuda_flavour"]).with_images(named)
     override = config.get("override")
     experiment = load_experiment(
@@ -226,8 +226,11 @@ def open_run(
         list_hosts=lambda: hosts_of(site.to_dict()).list_hosts(site.to_dict()),
     )
     _check_partitions(site, experiment)
-    named |= experiment.values["images"]
-    site, images = add_given(site, images, named, catalog, experiment, probe=probe)
+    images = {}
+    if site.software == CONTAINER:
+        named |= experiment.values["images"]
+        images = find_images(site, named, catalog, experiment, probe=probe)
+        site = replace(site, images=_software_in(images, site))
     layout, code = Layout(Path(site.results_dir) / experiment.name), rank_code_hash()
     plan = make_plan(
         experiment,
@@ -253,7 +256,10 @@ def open_run(
         own=experiment.own,
     )
     if rerun := config.get("rerun"):
-        run.chosen = run.rerun = _cells_to_rerun(plan, run.layout, str(rerun))
+        words = filter(None, re.split(r"[\s,]+", str(rerun)))
+        run.chosen = run.rerun = find_rerun(plan, run.layout, words)
+        if not run.chosen:
+            raise ValueError(f"nothing to measure again: no cell is {rerun}")
     if more := config.get("more"):
         run.more = _read_more(plan, str(more))
         run.chosen = [plan.cells[name] for name in run.more]
@@ -341,60 +347,34 @@ def _read_more(plan: Plan, given: str) -> dict[str, int]:
     return found
 
 
-def _cells_to_rerun(plan: Plan, layout: Layout, wanted: str) -> list[PlannedCell]:
-    found: dict[str, PlannedCell] = {}
-    for word in filter(None, re.split(r"[\s,]+", wanted)):
-        if word in RERUN_WORDS:
-            found |= {cell.id: cell for cell in cells_to_rerun(plan, layout, word)}
-            continue
-        cell = find_cell(plan, word)
-        if cell.infeasible:
-            raise ValueError(f"{word} cannot run here: {cell.infeasible}")
-        found[word] = cell
-    if not found:
-        raise ValueError(f"nothing to measure again: no cell is {wanted}")
-    return list(found.values())
-
-
-def survey_site(
-    path: Path, *, write: bool
-) -> tuple[Site, dict[str, Image], dict[str, Any]]:
-    """Read the site file, and inspect the machine or its images.
+def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Any]]:
+    """Read the site file, and inspect the machine.
 
     Args:
         path: `site.yaml` of a profile.
         write: whether the facts about this machine may be cached.
 
     Returns:
-        The site, the images that can be built for it ({} if native), and its key
-        `images`.
+        The site, with no image yet, and its key `images`.
 
     Raises:
         ValueError: the file does not match its schema, or contradicts the machine.
     """
     facts = read_site(path)
     native = facts["software"] == NATIVE
-    here = (None, []) if native else _gpus_of_ranks(facts)
-    facts["cuda_flavour"] = choose_flavour(facts["cuda_flavour"], *here)
-    if native:
-        found = probe_machine(PROGRAMS, write=write)
-        return make_site(facts, found, source=path), {}, facts["images"]
+    driver, capabilities = (None, []) if native else _gpus_of_ranks(facts)
+    facts["cuda_flavour"] = choose_flavour(facts["cuda_flavour"], driver, capabilities)
     found = {
         "cores": len(physical_cores()),
         "cuda_devices": [*range(count_gpus())],
-        "cuda_capability": here[1],
+        "cuda_capability": capabilities,
     }
-    site = make_site(facts, found, source=path, native=False)
-    images = load_images(CONTAINERS, Path(facts["image_dir"]))
-    software = _software_in(images, site.cuda_devices, here)
-    return replace(site, images=software), images, facts["images"]
+    if native:
+        found = probe_machine(PROGRAMS, write=write)
+    return make_site(facts, found, source=path, native=native), facts["images"]
 
 
-# Version of the driver, and compute capability of each GPU.
-Gpus = tuple[str | None, list[float]]
-
-
-def _gpus_of_ranks(site: Mapping[str, Any]) -> Gpus:
+def _gpus_of_ranks(site: Mapping[str, Any]) -> tuple[str | None, list[float]]:
     """Driver and compute capabilities if cells run on this machine, else nothing."""
     driver = read_driver()
     if driver is None or scheduler_of(site).has_hosts:
@@ -402,55 +382,47 @@ def _gpus_of_ranks(site: Mapping[str, Any]) -> Gpus:
     return driver, [float(one) for one in list_gpus("compute_cap")]
 
 
-def _software_in(
-    images: Mapping[str, Image], gpus: int, here: Gpus
-) -> dict[str, Software]:
-    """Return what is known to be in each image, and whether GPUs here can run it."""
-    found = {}
-    for name, image in images.items():
-        if facts := image.facts():
-            software = describe_software(facts, gpus, name)
-            if misfit := next(find_misfits(software.torch, name, *here), None):
-                software = replace(software, no_cuda=f"this machine {misfit}")
-            found[name] = software
-    return found
-
-
-def add_given(
+def find_images(
     site: Site,
-    images: Mapping[str, Image],
-    given: Mapping[str, Any],
+    named: Mapping[str, Any],
     catalog: Catalog,
     experiment: Experiment,
     *,
     probe: bool,
-) -> tuple[Site, dict[str, Image]]:
-    """Add the images that files name; a native site has none.
+) -> dict[str, Image]:
+    """Return the images that can be built for a site, and those that files name.
 
     Args:
-        site, images: from `survey_site`.
-        given: name -> `AUTO`, or keys of the image.
+        site: from `survey_site`.
+        named: name -> `AUTO`, or keys of the image.
         catalog: with the images of the site.
-        experiment: its cells choose the images that are looked into.
+        experiment: its cells choose the named images that are looked into.
         probe: whether to do so, where nobody has yet.
 
     Raises:
         ValueError: an image cannot be pulled, or is none that ranks can run in.
     """
-    if site.software != CONTAINER:
-        return site, {}
-    entries = {name: entry for name, entry in given.items() if entry != AUTO}
-    found = load_given(CONTAINERS, Path(site.others["image_dir"]), entries)
-    if not found:
-        return site, {**images}
+    folder = Path(site.others["image_dir"])
+    entries = {name: entry for name, entry in named.items() if entry != AUTO}
+    given = load_given(CONTAINERS, folder, entries)
     known = catalog.with_images(experiment.values["images"]).images
     used = {find_image(cell, known)[0] for cell in experiment.cells.values()}
-    for image in found.values() if probe else ():
+    for image in given.values() if probe else ():
         if image.name in used and reason_to_make(image):
             # Needs spython, which a native site has not.
             from rankbench.launch.images.build import make_image
 
             make_image(image, lambda line: say(line, aside=True))
-    here = _gpus_of_ranks(site.to_dict())
-    software = {**site.images, **_software_in(found, site.cuda_devices, here)}
-    return replace(site, images=software), {**images, **found}
+    return load_images(CONTAINERS, folder) | given
+
+
+def _software_in(images: Mapping[str, Image], site: Site) -> dict[str, Software]:
+    """Return what is known to be in each image, and whether GPUs here can run it."""
+    here, found = _gpus_of_ranks(site.to_dict()), {}
+    for name, image in images.items():
+        if facts := image.facts():
+            software = describe_software(facts, site.cuda_devices, name)
+            if misfit := next(find_misfits(software.torch, name, *here), None):
+                software = replace(software, no_cuda=f"this machine {misfit}")
+            found[name] = software
+    return found

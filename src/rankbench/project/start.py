@@ -29,7 +29,7 @@ from rankbench.project.jobs import (
     needs_of,
     why_too_long,
 )
-from rankbench.project.preview import make_preview
+from rankbench.project.preview import Preview
 from rankbench.project.run import Run, take_results
 from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
@@ -120,7 +120,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
         if wait_for_lost_jobs(find_lost_jobs, say=partial(say, aside=True)):
             # They have measured some of the cells.
             run.forget()
-            say(make_preview(run).lines()[0], aside=True)
+            say(Preview(run).lines()[0], aside=True)
     except ValueError as error:
         if measures:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.base import CellJob, hosts_of
 from rankbench.launch.job.claim import Owner, open_claims, read_owner, read_request
+from rankbench.matrix.selection import find_cell
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     FAILURES,
@@ -186,11 +187,22 @@ def find_turns(layout: Layout) -> dict[str, str]:
     return {}
 
 
-def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
-    """Return the cells that one of `RERUN_WORDS` stands for."""
-    found = []
-    for cell in plan.feasible:
-        verdict = find_verdict(plan, layout, cell)
-        if verdict is not None and verdict.status in RERUN_WORDS[word]:
-            found.append(cell)
-    return found
+def find_rerun(plan: Plan, layout: Layout, wanted: Iterable[str]) -> list[PlannedCell]:
+    """Return the cells that ids, and words of `RERUN_WORDS`, stand for, each once.
+
+    Raises:
+        ValueError: there is no such cell, or it cannot run here.
+    """
+    found: dict[str, PlannedCell] = {}
+    for word in wanted:
+        if word in RERUN_WORDS:
+            for cell in plan.feasible:
+                verdict = find_verdict(plan, layout, cell)
+                if verdict is not None and verdict.status in RERUN_WORDS[word]:
+                    found[cell.id] = cell
+            continue
+        cell = find_cell(plan, word)
+        if cell.infeasible:
+            raise ValueError(f"{word} cannot run here: {cell.infeasible}")
+        found[word] = cell
+    return list(found.values())

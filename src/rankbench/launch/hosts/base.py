@@ -424,21 +424,25 @@ def take_lock(path: Path | None = None, *, wait: bool = False) -> FileIO | None:
     return held
 
 
-def _take_machine() -> FileIO | None:
-    """The lock of this machine, in the first of these folders that has locks.
+def _machine_files() -> Iterator[Path]:
+    """The lock of this machine: the first of these files whose folder has locks.
 
     A folder below TMPDIR or /tmp would differ with each TMPDIR and each private /tmp of
     a Slurm job, and /run/user goes when its user logs out. Hosts may share a home.
     """
-    faults: list[OSError] = []
-    cache = ".cache/rankbench"
-    folders = [Path(f"/run/user/{os.getuid()}"), Path(os.path.expanduser("~"), cache)]
+    cache, name = ".cache/rankbench", f"{socket.gethostname()}.lock"
     with suppress(KeyError):  # In a container, users may have no names.
-        folders.insert(0, Path(pwd.getpwuid(os.getuid()).pw_dir, cache))
-    for folder in folders:
+        yield Path(pwd.getpwuid(os.getuid()).pw_dir, cache, name)
+    yield Path(f"/run/user/{os.getuid()}", name)
+    yield Path(os.path.expanduser("~"), cache, name)
+
+
+def _take_machine() -> FileIO | None:
+    faults: list[OSError] = []
+    for file in _machine_files():
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return take_lock(folder / f"{socket.gethostname()}.lock")
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return take_lock(file)
         except OSError as error:
             faults.append(error)
     raise faults[0]
@@ -450,9 +454,14 @@ def machine_to_itself(waiting: Waiting) -> Iterator[None]:
     told = False
     while (held := take_lock()) is None:
         if not told:
-            waiting.say("  waiting: another measurement runs on this machine")
+            file = next(filter(Path.is_file, _machine_files()), Path(os.devnull))
+            who = file.read_text(errors="replace").strip()
+            said = "  waiting: another measurement runs on this machine"
+            waiting.say(f"{said}: {who}" if who else said)
             told = True
         waiting.heed()
         time.sleep(ASK_SECONDS)
     with held:
+        held.truncate(0)
+        held.write(f"process {os.getpid()} in {os.getcwd()}\n".encode())
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
@@ -21,8 +20,8 @@ from rankbench.results.advice.choice import (
     choose,
     find_end,
     find_noisy,
-    mean_seconds,
     plan_next,
+    seconds_of,
     to_json,
 )
 from rankbench.results.elements.marks import weakness
@@ -832,11 +831,9 @@ def _next(answer: Answer, facts: Workload | None) -> Iterator[Statement]:
     statuses = {status for status, _ in answer.found.reasons}
     run, words, seconds = "run", tuple[str, ...](), 0.0
     if facts:
-        usual = fmean(map(mean_seconds, facts.timed.values())) if facts.timed else 0.0
-        seconds = sum(
-            _count_left(row) * (mean_seconds(row) if len(row.launches) else usual)
-            for row in answer.found.rows
-        )
+        rows = answer.found.rows
+        each = seconds_of(rows)
+        seconds = sum(_count_left(row) * each.get(row.id, 0.0) for row in rows)
     left = f", about {minutes(seconds)}" if facts else ""
     if facts and facts.undecided and seconds:
         is_old = any(map(_is_old, facts.planned))

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
+from rankbench.record import fill_means, mean_seconds
 from rankbench.results.numbers import statistics
 from rankbench.results.numbers.result_set import UNPAIRED, Summary
 from rankbench.results.numbers.statistics import (
@@ -242,7 +242,8 @@ def _describe(
     question: str, rows: Mapping[str, Summary], asked: Mapping[str, int]
 ) -> NextLaunches:
     more = {name: count - len(rows[name].launches) for name, count in asked.items()}
-    seconds = {name: more[name] * mean_seconds(rows[name]) for name in asked}
+    each = seconds_of(rows.values())
+    seconds = {name: more[name] * each.get(name, 0.0) for name in asked}
     held = sum(seconds[name] * rows[name].devices for name in asked)
     return NextLaunches(
         settles=question,
@@ -255,7 +256,7 @@ def _describe(
     )
 
 
-def mean_seconds(summary: Summary) -> float:
-    """How long a launch of a row takes, with all that is not measured."""
-    each = (record["seconds"].get("launch") or 0.0 for record in summary.records)
-    return fmean(each)
+def seconds_of(rows: Iterable[Summary]) -> dict[str, float]:
+    """How long a launch of each row takes, with all that is not measured."""
+    launches = {r.id: r.launches if len(r.launches) else r.partial for r in rows}
+    return fill_means({n: mean_seconds(f["record"]) for n, f in launches.items()})

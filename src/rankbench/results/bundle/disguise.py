@@ -199,11 +199,14 @@ class Disguise:
         """The placeholders for a result directory, none of them given yet."""
         planned, names = plan["cells"], collect_names(layout)
         cells = {entry["hash"]: Cell.from_dict(entry["cell"]) for entry in planned}
-        if named := {key for c in cells.values() for key in c.queue} - {"partition"}:
-            raise ValueError(
-                f"--anonymise: ids of cells name {', '.join(sorted(named))}, which "
-                "cannot be hidden: publish without it"
-            )
+        for entry in planned:
+            if queue := sorted(cells[entry["hash"]].queue.keys() - {"partition"}):
+                keys = " and ".join(queue)
+                raise ValueError(
+                    f"--anonymise: the id {entry['id']} names {keys}, and ids stay as "
+                    f"they are: measure the cells in an experiment without {keys}, or "
+                    "publish without --anonymise"
+                )
         names["partition"] |= {c.partition for c in cells.values() if c.partition}
         disguise = cls(names, {entry["id"] for entry in planned})
         for digest, cell in cells.items():

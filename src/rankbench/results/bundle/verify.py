@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
-import io
 import itertools
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -286,55 +285,39 @@ _WIDTH = 60
 
 
 def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
-    """Lines, columns and cells that differ; none only if the bytes are the same."""
+    """Lines that differ, in a table the first column; none only if no byte does.
+
+    `difflib` would take the square of the time.
+    """
     if published == made:
         return []
     is_table = name.endswith(".csv")
     try:
-        texts = published.decode(), made.decode()
-        sides: list[list[list[str]]] = [
-            list(csv.reader(io.StringIO(text, newline="")))
-            if is_table
-            else [[line] for line in text.splitlines()]
-            for text in texts
-        ]
+        texts = [one.decode().splitlines() for one in (published, made)]
+        sides = [[*csv.reader(t)] if is_table else [[one] for one in t] for t in texts]
     except (UnicodeDecodeError, csv.Error):
         return [Finding(name, "differs from the one made anew; it is no text")]
-    places = _compare_rows(sides[0], sides[1], "row" if is_table else "line")
-    found = [
-        Finding(name, what, where) for where, what in itertools.islice(places, _MOST)
-    ]
-    # The files may differ in the kind of line ends, for example.
-    return found or [Finding(name, "differs from the one made anew in white space")]
-
-
-def _compare_rows(
-    published: Sequence[Sequence[str]], made: Sequence[Sequence[str]], word: str
-) -> Iterator[tuple[str, str]]:
-    """Place and kind of each difference; `difflib` takes the square of the time."""
-    header = made[0] if made and word == "row" else [""]
-    key = header.index("cell") if "cell" in header else 0
-    for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
-        where = f"{word} {number}"
+    header, found = (sides[1] or [[]])[0], []
+    for number, (left, right) in enumerate(itertools.zip_longest(*sides), 1):
+        where = f"{'row' if is_table else 'line'} {number}"
         if left is None or right is None:
-            row = ",".join(left or right or [])[:_WIDTH]
             what = "is missing" if left is None else "does not follow from the records"
-            yield f"{where} ({row})", what
-        elif len(left) != len(right):
-            yield where, f"published {len(left)} cells, made anew {len(right)} cells"
-        else:
-            whose = f" of {right[key]}" if word == "row" and number > 1 else ""
-            for title, theirs, ours in zip(header, left, right, strict=False):
-                if theirs != ours:
-                    column = f"{whose}, column {title}" if title else ""
-                    pair = (repr(_around(one, theirs, ours)) for one in (theirs, ours))
-                    yield where + column, "published {}, made anew {}".format(*pair)
-
-
-def _around(text: str, theirs: str, ours: str) -> str:
-    """The part of a text where two begin to differ."""
-    pairs = enumerate(zip(theirs, ours, strict=False))
-    shorter = min(len(theirs), len(ours))
-    place = next((i for i, (a, b) in pairs if a != b), shorter)
-    start = max(0, place - _WIDTH // 3)
-    return text[start : start + _WIDTH]
+            found.append(Finding(name, what, where))
+        elif left != right:
+            pairs = [*itertools.zip_longest(left, right, fillvalue="")]
+            place = next(i for i, (a, b) in enumerate(pairs) if a != b)
+            if is_table and place < len(header):
+                row = dict(zip(header, right, strict=False))
+                of = f" of {row['cell']}" if "cell" in row else ""
+                where += f"{of}, column {header[place]}"
+            # Long lines are shown from where they begin to differ.
+            theirs, ours = pairs[place]
+            both = enumerate(zip(theirs, ours, strict=False))
+            end = min(len(theirs), len(ours))
+            start = max(0, next((i for i, (a, b) in both if a != b), end) - _WIDTH // 3)
+            theirs, ours = (one[start : start + _WIDTH] for one in (theirs, ours))
+            what = f"published {theirs!r}, made anew {ours!r}"
+            found.append(Finding(name, what, where))
+    # The files may differ in the kind of line ends, for example.
+    said = "differs from the one made anew in white space"
+    return found[:_MOST] or [Finding(name, said)]
