@@ -258,5 +258,5 @@ def test_a_bundle_without_names_verifies(made):
 def test_ids_that_name_hosts_cannot_be_hidden(tmp_path):
     cell = plan_cell(make_cell("single", hosts="n7"), suffix=".hosts=n7")
     layout = write_plan(tmp_path, [cell])
-    with pytest.raises(ValueError, match="--anonymise: ids of cells name hosts"):
+    with pytest.raises(ValueError, match="names hosts, and ids stay"):
         Disguise.of(layout, json.loads(layout.plan.read_text()))
