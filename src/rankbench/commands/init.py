@@ -177,16 +177,13 @@ def _write_site(profile: Path, partition: Partition, *, keep: bool) -> set[Path]
         shutil.copyfile(file, old)
         written.add(old)
     lines = file.read_text().splitlines()
-    for key in {**partition.facts, **partition.notes}:
+    for key, value in partition.facts.items():
         note = f"  # {partition.notes[key]}" if key in partition.notes else ""
-        known = key in partition.facts
-        line = dump_yaml({key: partition.facts.get(key)}).strip()
-        # A value that somebody has given stays, unless Slurm knows better.
-        given = f"{key}:" if known else line
-        places = [i for i, each in enumerate(lines) if each.startswith(given)]
+        line = dump_yaml({key: value}).strip() + note
+        places = [i for i, each in enumerate(lines) if each.startswith(f"{key}:")]
         if places:
-            lines[places[0]] = line + note
-        elif known:
-            lines.append(line + note)
+            lines[places[0]] = line
+        else:
+            lines.append(line)
     file.write_text("\n".join(lines) + "\n")
     return written

@@ -27,6 +27,8 @@ _DOWN = {
     *("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE"),
     *("INVAL", "UNKNOWN", "NOT_RESPONDING"),
 }
+# A state has flags: `DOWN*+DRAIN`.
+_WORD = re.compile(r"[A-Z_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Partition:
         is_default: whether jobs that name none get it.
         why_not: why this user cannot use it; None if nothing is against that.
         facts: key of a site file -> its value. Empty if `why_not` is set.
-        notes: key of a site file -> what to know about its value.
+        notes: key of `facts` -> what to know about its value.
     """
 
     name: str
@@ -48,11 +50,10 @@ class Partition:
     notes: Mapping[str, str]
 
     def describe(self) -> str:
-        """In words, such as `gpu: 4 hosts of 64 cores and 4 gpu:a100, 2880 minutes`."""
+        """In words, such as `gpu: hosts 2, each with 64 cores, ...; jobs of ...`."""
         if self.why_not:
             return f"{self.name}: not usable: {self.why_not}"
-        facts = self.facts
-        gpus = "no GPU"
+        facts, gpus = self.facts, "no GPU"
         if facts["device"] == "cuda":
             gpus = f"{facts['devices_per_node']} {facts['gres']}"
         limit = facts["max_job_minutes"]
@@ -111,29 +112,22 @@ def parse_partitions(
     for fields in parse_lines(partitions, "PartitionName"):
         name = fields["PartitionName"]
         members = [h for h in described if name in h.get("Partitions", "").split(",")]
-        up = [host for host in members if not _DOWN & _states(host)]
-        facts, notes = _describe_hosts(up, fields) if up else ({}, {})
-        if len(members) > len(up):
-            lost = len(members) - len(up)
-            notes["nodes"] = f"{lost} more {'is' if lost == 1 else 'are'} down"
+        up = [h for h in members if not _DOWN & set(_WORD.findall(h.get("State", "")))]
         why_not = _why_not(fields, groups, accounts)
-        if why_not is None and not up:
+        if not why_not and not up:
             why_not = "none of its hosts is up"
-        if account := _choose_account(fields, accounts, notes):
-            facts["account"] = account
-        if qos := _names(fields, "AllowQos"):
-            notes["qos"] = f"the partition takes only {_shorten(qos)}"
-        listed = "`rankbench check --site DIR` lists them"
-        notes["interface"] = f"Slurm does not know it; {listed}"
-        found.append(
-            Partition(
-                name,
-                fields.get("Default") == "YES",
-                why_not,
-                {} if why_not else {"partition": name, **facts},
-                notes,
-            )
-        )
+        facts: dict[str, Any] = {}
+        notes: dict[str, str] = {}
+        if not why_not:
+            _describe_hosts(up, fields, facts, notes)
+            if lost := len(members) - len(up):
+                notes["nodes"] = f"{lost} more {'is' if lost == 1 else 'are'} down"
+            facts["partition"] = name
+            allowed = _names(fields, "AllowAccounts")
+            if own := [account for account in allowed if account in accounts]:
+                facts["account"] = own[0]
+        is_default = fields.get("Default") == "YES"
+        found.append(Partition(name, is_default, why_not, facts, notes))
     return found
 
 
@@ -164,26 +158,21 @@ def choose_partition(found: Sequence[Partition], wanted: str | None) -> Partitio
     return max(usable, key=lambda partition: partition.is_default)
 
 
-def _states(host: Fields) -> set[str]:
-    """The state of a host and its flags: `DOWN*+DRAIN` is two of them."""
-    return set(re.findall(r"[A-Z_]+", host.get("State", "")))
-
-
 def _why_not(
     fields: Fields, groups: Collection[str], accounts: Collection[str]
 ) -> str | None:
     state = fields.get("State", "UP")
+    for_groups, for_accounts, denied = (
+        _names(fields, key) for key in ("AllowGroups", "AllowAccounts", "DenyAccounts")
+    )
     if state != "UP":
         return f"its state is {state}"
     if fields.get("RootOnly") == "YES":
         return "it is for root (RootOnly=YES)"
-    allowed = _names(fields, "AllowGroups")
-    if allowed and not set(allowed) & set(groups):
-        return f"you are in none of its groups (AllowGroups={_shorten(allowed)})"
-    allowed = _names(fields, "AllowAccounts")
-    if accounts and allowed and not set(allowed) & set(accounts):
-        return f"you have none of its accounts (AllowAccounts={_shorten(allowed)})"
-    denied = _names(fields, "DenyAccounts")
+    if for_groups and not set(for_groups) & set(groups):
+        return f"you are in none of its groups (AllowGroups={_shorten(for_groups)})"
+    if accounts and for_accounts and not set(for_accounts) & set(accounts):
+        return f"you have none of its accounts (AllowAccounts={_shorten(for_accounts)})"
     if accounts and not set(accounts) - set(denied):
         return f"it refuses your accounts (DenyAccounts={_shorten(denied)})"
     return None
@@ -195,56 +184,38 @@ def _names(fields: Fields, key: str) -> list[str]:
     return [name for name in names if name not in ("ALL", "(null)", "")]
 
 
-def _choose_account(
-    fields: Fields, accounts: Collection[str], notes: dict[str, str]
-) -> str | None:
-    """An account that the partition needs; None if Slurm's default will do."""
-    allowed = _names(fields, "AllowAccounts")
-    usable = [name for name in allowed if name in accounts]
-    if allowed and not accounts:
-        notes["account"] = (
-            f"the partition takes only {_shorten(allowed)}, and Slurm does not say "
-            "which is yours"
-        )
-    elif len(usable) > 1:
-        notes["account"] = f"or {_shorten(usable[1:])}"
-    return usable[0] if usable else None
-
-
 def _describe_hosts(
-    hosts: Sequence[Fields], partition: Fields
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Facts of a site file and notes on them, of one or more hosts.
+    hosts: Sequence[Fields],
+    partition: Fields,
+    facts: dict[str, Any],
+    notes: dict[str, str],
+) -> None:
+    """Add the facts of one or more hosts, and notes on them.
 
     Of hosts with and without GPUs, or with several types, those of the most frequent
     type count: a job that asks for it gets no others.
     """
-    facts: dict[str, Any] = {"device": "cpu", "devices_per_node": "auto", "gres": "gpu"}
-    notes: dict[str, str] = {}
+    facts |= {"device": "cpu", "devices_per_node": "auto", "gres": "gpu"}
     gpus = [_read_gpus(host.get("Gres", "")) for host in hosts]
     types = Counter(name for of_host in gpus for name in of_host)
+    least: dict[str, list[int]] = {}
     if types:
         gres = types.most_common(1)[0][0]
-        counts = [of_host[gres] for of_host in gpus if gres in of_host]
-        if len(types) > 1:
-            others = _shorten(name for name in types if name != gres)
-            notes["gres"] = f"other hosts have {others}"
+        if others := [name for name in types if name != gres]:
+            notes["gres"] = f"other hosts have {_shorten(others)}"
         chosen = zip(hosts, gpus, strict=True)
         hosts = [host for host, of_host in chosen if gres in of_host]
-        facts |= {"device": "cuda", "devices_per_node": min(counts), "gres": gres}
-        _note_smallest("devices_per_node", counts, notes)
-    facts["nodes"] = len(hosts)
-    most = partition.get("MaxNodes", "")
-    if most.isdecimal() and int(most) < len(hosts):
-        facts["nodes"] = int(most)
-    cores = [_read_cores(host, partition) for host in hosts]
-    memory = [_read_memory(host, partition) for host in hosts]
-    for key, values in (("cores", cores), ("memory", memory)):
+        least["devices_per_node"] = [of[gres] for of in gpus if gres in of]
+        facts |= {"device": "cuda", "gres": gres}
+    facts["nodes"] = min(len(hosts), _number(partition, "MaxNodes", len(hosts)))
+    least["cores"] = [_read_cores(host, partition) for host in hosts]
+    least["memory"] = [_read_memory(host, partition) for host in hosts]
+    for key, values in least.items():
         facts[key] = min(values)
-        _note_smallest(key, values, notes)
+        if more := sorted(set(values) - {min(values)}):
+            notes[key] = f"the least of all hosts; others have {_shorten(more)}"
     limit = minutes_of(partition.get("MaxTime", ""))
     facts["max_job_minutes"] = None if math.isinf(limit) else int(limit)
-    return facts, notes
 
 
 def _read_gpus(gres: str) -> dict[str, int]:
@@ -279,12 +250,6 @@ def _read_memory(host: Fields, partition: Fields) -> int:
 def _number(fields: Fields, key: str, default: int) -> int:
     value = fields.get(key, "")
     return int(value) if value.isdecimal() else default
-
-
-def _note_smallest(key: str, values: Sequence[int], notes: dict[str, str]) -> None:
-    """Note the other values if hosts differ."""
-    if others := sorted(set(values) - {min(values)}):
-        notes[key] = f"the least of all hosts; others have {_shorten(others)}"
 
 
 def _shorten(values: Iterable[object]) -> str:
