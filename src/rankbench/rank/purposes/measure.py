@@ -142,8 +142,6 @@ def describe_rank(
         # As a fraction of one core: 2.0 means that two cores were always busy.
         "cpu_utilisation": window.cpu.own / window.window_s,
         "loader_utilisation": window.cpu.loaders / window.window_s,
-        # Python's collections of garbage within the window.
-        "collections": window.collected,
         "energy": window.energy,
         # Of each complete epoch within the timed window.
         "epochs_s": [float(seconds) for seconds in steps.sum(axis=1)],

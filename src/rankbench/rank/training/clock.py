@@ -7,7 +7,6 @@ no phase is computed as a remainder.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -17,18 +16,24 @@ import torch
 from rankbench.rank.world.devices import gpus_among, wait_for_devices
 
 
-class StepClock(ABC):
-    """Times the phases of steps; it does nothing else while they run."""
+class HostClock:
+    """Times the phases of steps, by `time.perf_counter_ns` at every mark."""
 
     def __init__(self, phases: Sequence[str], steps: int) -> None:
         self._phases = list(phases)
         self._starts = [0] * steps
+        self._column = {phase: i for i, phase in enumerate(phases)}
+        # Allocate everything now, so that marks do not allocate.
+        unmarked: list[int | None] = [None] * len(phases)
+        self._rows = [unmarked.copy() for _ in range(steps)]
+        self._row = self._rows[0] if steps else []
+        self._last = 0
 
-    @abstractmethod
     def begin(self, step: int) -> None:
         """Note the start of a step."""
+        self._row = self._rows[step]
+        self._last = self._starts[step] = time.perf_counter_ns()
 
-    @abstractmethod
     def mark(self, phase: str) -> None:
         """Assign the time since the previous mark to this phase.
 
@@ -37,21 +42,25 @@ class StepClock(ABC):
         Raises:
             KeyError: there is no such phase.
         """
+        column, now = self._column[phase], time.perf_counter_ns()
+        self._row[column] = (self._row[column] or 0) + now - self._last
+        self._last = now
 
-    @abstractmethod
     def finish(self) -> None:
         """Wait until the device has done all the work before the last mark."""
 
-    @abstractmethod
-    def fresh(self, steps: int) -> StepClock:
+    def fresh(self, steps: int) -> HostClock:
         """A new clock for `steps` steps of the same kind."""
+        return HostClock(self._phases, steps)
 
-    @abstractmethod
     def table(self) -> np.ndarray:
         """Seconds per step and phase, [steps, phases]. Call it after `finish`.
 
         NaN stands for a phase that was not marked in a step.
         """
+        # None becomes NaN.
+        rows = np.array(self._rows, dtype=np.float64)
+        return rows.reshape(-1, len(self._phases)) * 1e-9
 
     def seconds(self) -> np.ndarray:
         """The same, if every phase was marked.
@@ -71,55 +80,6 @@ class StepClock(ABC):
         """Host time at the start of each step, in seconds after the first, [steps]."""
         starts = np.array(self._starts, dtype=np.int64)
         return (starts - starts[:1]) * 1e-9
-
-
-def make_clock(
-    devices: Sequence[torch.device], phases: Sequence[str], steps: int
-) -> StepClock:
-    """Return a clock for the devices of this rank.
-
-    Args:
-        devices: all devices that this rank drives, the same one perhaps several times.
-        phases: names of the phases.
-        steps: number of steps.
-    """
-    gpus = gpus_among(devices)
-    if len(gpus) > 1:
-        return WaitingClock(phases, steps, gpus)
-    return CudaClock(phases, steps) if gpus else HostClock(phases, steps)
-
-
-class HostClock(StepClock):
-    """Reads `time.perf_counter_ns` at every mark."""
-
-    def __init__(self, phases: Sequence[str], steps: int) -> None:
-        super().__init__(phases, steps)
-        self._column = {phase: i for i, phase in enumerate(phases)}
-        # Allocate everything now, so that marks do not allocate.
-        unmarked: list[int | None] = [None] * len(phases)
-        self._rows = [unmarked.copy() for _ in range(steps)]
-        self._row = self._rows[0] if steps else []
-        self._last = 0
-
-    def begin(self, step: int) -> None:
-        self._row = self._rows[step]
-        self._last = self._starts[step] = time.perf_counter_ns()
-
-    def mark(self, phase: str) -> None:
-        column, now = self._column[phase], time.perf_counter_ns()
-        self._row[column] = (self._row[column] or 0) + now - self._last
-        self._last = now
-
-    def finish(self) -> None:
-        """Do nothing: work on the host is done when it is marked."""
-
-    def fresh(self, steps: int) -> HostClock:
-        return HostClock(self._phases, steps)
-
-    def table(self) -> np.ndarray:
-        # None becomes NaN.
-        rows = np.array(self._rows, dtype=np.float64)
-        return rows.reshape(-1, len(self._phases)) * 1e-9
 
 
 class WaitingClock(HostClock):
@@ -144,7 +104,7 @@ class WaitingClock(HostClock):
         return WaitingClock(self._phases, steps, self._gpus)
 
 
-class CudaClock(StepClock):
+class CudaClock(HostClock):
     """Records a CUDA event in the current stream at every mark; read after the window.
 
     Events give the time of the device: a kernel that is queued but has not run does not
@@ -204,3 +164,19 @@ def _make_event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
+
+
+def make_clock(
+    devices: Sequence[torch.device], phases: Sequence[str], steps: int
+) -> HostClock:
+    """Return a clock for the devices of this rank.
+
+    Args:
+        devices: all devices that this rank drives, the same one perhaps several times.
+        phases: names of the phases.
+        steps: number of steps.
+    """
+    gpus = gpus_among(devices)
+    if len(gpus) > 1:
+        return WaitingClock(phases, steps, gpus)
+    return CudaClock(phases, steps) if gpus else HostClock(phases, steps)

@@ -51,13 +51,10 @@ class Window:
         loss: this rank's loss of every step, warm-up first, [warmup + steps]; None if
             it does not know the loss.
         samples: number of samples that this rank loaded within the window.
-        collected: how often Python collected garbage within the window; None: that is
-            a matter of the script that was measured.
     """
 
     loss: np.ndarray | None = None
     samples = 0
-    collected: int | None = None
 
     def __init__(
         self,
@@ -181,19 +178,12 @@ def train(course: Course, *, warmup: int, steps: int) -> Window:
     gc.collect()
     gc.freeze()
     gc.disable()
-    collected = _collections()
     window.begin(course.wait)
     window.samples = course.take_steps(steps, window.clock)
     window.close()
-    window.collected = _collections() - collected
     gc.enable()
     gc.unfreeze()
     known = [loss.float() for loss in course.losses if loss is not None]
     if len(known) == len(course.losses):
         window.loss = torch.stack(known).cpu().numpy()
     return window
-
-
-def _collections() -> int:
-    """How often Python has collected garbage."""
-    return sum(generation["collections"] for generation in gc.get_stats())

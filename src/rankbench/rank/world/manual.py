@@ -65,49 +65,36 @@ def await_ranks(
         grace: seconds between SIGTERM and SIGKILL.
 
     Returns:
-        Rank -> exit code of each failed rank, except ranks that this function ended.
+        Rank -> exit code of each rank that has failed before.
     """
     codes = [process.poll() for process in ranks.values()]
     while None in codes and not any(codes):
         # Sleep until a child ends; WNOWAIT leaves its status for poll().
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         codes = [process.poll() for process in ranks.values()]
-    running = {rank: p for rank, p in ranks.items() if p.returncode is None}
-    ended_by_us = dict(
-        zip(running, end_all(list(running.values()), grace), strict=True)
-    )
-    return {
-        rank: process.returncode
-        for rank, process in ranks.items()
-        if process.returncode and process.returncode != -ended_by_us.get(rank, 0)
-    }
+    end_all([p for p in ranks.values() if p.returncode is None], grace)
+    return {rank: code for rank, code in zip(ranks, codes, strict=True) if code}
 
 
 def end_all(
     processes: Sequence[subprocess.Popen[bytes]],
     grace: float,
     send: Callable[[subprocess.Popen[bytes], int], None] = subprocess.Popen.send_signal,
-) -> list[int]:
+) -> None:
     """End processes by SIGTERM, and those that remain after `grace` s by SIGKILL.
 
     Args:
         send: sends a signal to a process, and to others that end with it.
-
-    Returns:
-        The last signal that was sent to each process.
     """
-    sent: list[int] = [signal.SIGTERM] * len(processes)
     for process in processes:
         send(process, signal.SIGTERM)
     deadline = time.monotonic() + grace
-    for number, process in enumerate(processes):
+    for process in processes:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            sent[number] = signal.SIGKILL
             send(process, signal.SIGKILL)
             process.wait()
-    return sent
 
 
 if __name__ == "__main__":
