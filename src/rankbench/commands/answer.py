@@ -93,7 +93,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
         {name: planned.cell for name, planned in plan.cells.items()},
         arguments.at,
         Site.from_dict(plan.site),
-        load_catalog().with_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
+        load_catalog().for_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
     )
     if not targets:
         raise ValueError("--at: all of these topologies are measured, or are of single")

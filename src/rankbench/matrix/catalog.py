@@ -65,7 +65,7 @@ class Catalog:
         }
         return dataclasses.replace(self, images={**self.images, **more})
 
-    def with_cuda(self, flavour: str) -> Catalog:
+    def for_cuda(self, flavour: str) -> Catalog:
         """The catalog in which cells on GPUs use images of one flavour.
 
         Args:

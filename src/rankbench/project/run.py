@@ -215,7 +215,7 @@ def open_run(
         raise ValueError(f"--config plots: expected true or false, not {plots!r}")
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
     site, named = survey_site(profile / "site.yaml", write=write)
-    catalog = load_catalog().with_cuda(site.others["cuda_flavour"]).with_images(named)
+    catalog = load_catalog().for_cuda(site.others["cuda_flavour"]).with_images(named)
     override = config.get("override")
     experiment = load_experiment(
         source,

@@ -41,7 +41,12 @@ from rankbench.rank.facts.fake_ranks import (
     Ledger,
     join_fake_ranks,
 )
-from rankbench.rank.purposes.setup import draw_model, set_up_strategy, sizes_of_data
+from rankbench.rank.purposes.setup import (
+    draw_model,
+    make_world,
+    set_up_strategy,
+    sizes_of_data,
+)
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
 
@@ -91,15 +96,7 @@ def estimate(
     ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)
     place = Place.of(rank, shape.ranks, shape.ranks_per_node)
     os.environ |= {**place.export(), "DS_ACCELERATOR": device.type}
-    world = World(
-        rank=rank,
-        size=shape.ranks,
-        local_rank=place.local_rank,
-        device=device,
-        devices=(device,) * shape.devices_per_rank,
-        backend=cell.backend,
-        rank_batch=shape.rank_batch,
-    )
+    world = make_world(cell, shape, place, (device,) * shape.devices_per_rank)
     try:
         join_fake_ranks(rank, shape.ranks, ledger)
         if cell.device == "cuda":

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankbench.cell import Cell
-from rankbench.environ import meeting_host
+from rankbench.cell import Cell, Shape
+from rankbench.environ import Place, meeting_host
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
@@ -109,16 +109,22 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
             check_name(host)
         runtime.join(cell.backend, place, duty.init_method, devices[0])
     bind_near(identify_gpu(gpu.index)["pci"] for gpu in gpus_among(devices))
-    world = World(
+    return runtime, make_world(cell, spec.shape, place, devices)
+
+
+def make_world(
+    cell: Cell, shape: Shape, place: Place, devices: tuple[torch.device, ...]
+) -> World:
+    """The place of a rank, as strategies know it."""
+    return World(
         rank=place.rank,
         size=place.size,
         local_rank=place.local_rank,
         device=devices[0],
         devices=devices,
         backend=cell.backend,
-        rank_batch=spec.shape.rank_batch,
+        rank_batch=shape.rank_batch,
     )
-    return runtime, world
 
 
 def set_up(duty: Duty) -> tuple[Course, Material, models.Blueprint, int]:
@@ -273,11 +279,9 @@ def make_batches(
     sharing = ranks if alone else duty.spec.shape.replica_ranks
     return Batches(
         material.train,
-        rank=_replica_of(duty.place.rank, ranks, sharing, cell),
-        ranks=ranks // sharing,
+        cell,
+        replica=_replica_of(duty.place.rank, ranks, sharing, cell),
+        replicas=ranks // sharing,
         rank_batch=rank_batch,
-        seed=cell.seed,
-        num_workers=cell.num_workers,
-        pin_memory=cell.pin_memory,
         worker_cpus=duty.affinity,
     )

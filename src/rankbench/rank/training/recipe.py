@@ -43,26 +43,24 @@ class Batches:
     def __init__(
         self,
         dataset: Dataset,
+        cell: Cell,
         *,
-        rank: int,
-        ranks: int,
+        replica: int,
+        replicas: int,
         rank_batch: int,
-        seed: int,
-        num_workers: int,
-        pin_memory: bool,
         worker_cpus: set[int],
     ) -> None:
         self._sampler: DistributedSampler = DistributedSampler(
-            dataset, num_replicas=ranks, rank=rank, seed=seed, drop_last=True
+            dataset, replicas, replica, seed=cell.seed, drop_last=True
         )
         self._loader: DataLoader = DataLoader(
             dataset,
             batch_size=rank_batch,
             sampler=self._sampler,
             drop_last=True,
-            num_workers=num_workers,
-            pin_memory=pin_memory,
-            persistent_workers=num_workers > 0,
+            num_workers=cell.num_workers,
+            pin_memory=cell.pin_memory,
+            persistent_workers=cell.num_workers > 0,
             worker_init_fn=partial(_unpin, worker_cpus),
         )
         self.steps_per_epoch = len(self._loader)
