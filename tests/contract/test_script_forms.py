@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scripts_ranks import RANKS, STEPS, Launch, run_by, run_script
 
-from rankbench.rank.scripts.running import copy_folder
+from rankbench.rank.purposes.script import copy_folder
 from rankbench.record import OTHER_SAMPLES
 
 pytestmark = pytest.mark.contract

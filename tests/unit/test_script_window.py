@@ -14,14 +14,14 @@ from torch import nn
 from rankbench import hooks
 from rankbench.environ import Place
 from rankbench.launch.process.reports import collapse_phases
-from rankbench.rank.scripts import session as sessions
-from rankbench.rank.scripts.running import (
+from rankbench.rank.purposes.script import (
     ScriptError,
     copy_folder,
     find_device,
     place_variables,
     run_file,
 )
+from rankbench.rank.scripts import session as sessions
 from rankbench.rank.scripts.session import PHASES, ScriptSession
 from rankbench.rank.world.lifeline import Progress
 

@@ -13,13 +13,13 @@ from torch import nn
 
 from rankbench.rank.scripts.observing import (
     RootSearch,
+    ScriptError,
     StepCounter,
     count_trained,
     digest_values,
     leading_sizes,
     watch,
 )
-from rankbench.rank.scripts.running import ScriptError
 
 pytestmark = pytest.mark.unit
 

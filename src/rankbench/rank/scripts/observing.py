@@ -26,7 +26,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rankbench.rank.scripts.running import ScriptError
+# What a script does whose steps cannot be seen.
+MARK_STEPS = (
+    "call rankbench.hooks.step() at the end of each step, in the process that the "
+    "launcher starts"
+)
+
+
+class ScriptError(RuntimeError):
+    """A script did not do what its measurement needs."""
+
 
 # Identities of code that runs steps of optimizers: the function in which torch wraps
 # the method of every optimizer, and the one in which we wrap that of `GradScaler`. To

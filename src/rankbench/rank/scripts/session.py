@@ -22,14 +22,15 @@ from rankbench.launch_spec import SEEN
 from rankbench.rank.facts import usage
 from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import (
+    MARK_STEPS,
     RootSearch,
+    ScriptError,
     StepCounter,
     digest_values,
     leading_sizes,
     trained_weights,
     watch,
 )
-from rankbench.rank.scripts.running import MARK_STEPS, ScriptError
 from rankbench.rank.training.clock import make_clock
 from rankbench.rank.training.loop import Window
 from rankbench.rank.world.lifeline import Progress
