@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rankbench.rank.facts import usage
@@ -15,12 +14,9 @@ from rankbench.record import Layout
 from rankbench.results.numbers.hardware import SHORTEST
 from unit.synthetic import (
     STEPS,
-    make_cell,
-    plan_cell,
     plan_one,
     read_rows,
     write_launches,
-    write_plan,
     write_tables,
 )
 
@@ -226,32 +222,3 @@ def test_cpus_without_counters_have_no_columns(tmp_path):
     write_launches(layout, planned)
     write_tables(layout)
     assert "j_per_sample" not in row_of(layout)
-
-
-def test_the_plot_sets_energy_against_throughput(tmp_path):
-    from rankbench.results.numbers.result_set import read
-    from rankbench.results.sections.scaling import SECTION
-
-    cells = [plan_cell(make_cell("ddp", t, device="cuda")) for t in ("1x1", "1x2")]
-    layout = write_plan(tmp_path, cells)
-    for planned, rate in zip(cells, (800.0, 1500.0), strict=True):
-        rank = {
-            "rank": 0,
-            "host": "a",
-            "window_s": 8.0,
-            "gpus": [],
-            "memory": {"cuda_allocated_mib": 1.0, "rss_peak_mib": 1.0},
-            "energy": reading(1000.0),
-        }
-        count = 1 if planned["cell"]["topology"] == "1x1" else 2
-        ranks = [{**rank, "rank": number} for number in range(count)]
-        write_launches(layout, planned, rate=rate, ranks=ranks)
-    content = SECTION.make(read(layout))
-    assert content is not None
-    (drawing,) = [one for one in content.drawings if one.name == "energy"]
-    frame = drawing.frame()
-    assert len(frame) == 2
-    assert np.all(frame["j_per_sample"] > 0)
-    (axes,) = drawing.draw(7).axes
-    assert axes.get_xlabel() == "samples/s"
-    assert axes.get_ylabel() == "joules per sample"

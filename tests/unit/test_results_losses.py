@@ -214,16 +214,6 @@ def test_without_a_base_nothing_is_said(tmp_path):
     assert losses.make(read(Layout(tmp_path))) is None
 
 
-def test_in_words(tmp_path):
-    layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
-    content = losses.make(read(layout))
-    assert content is not None
-    (note,) = content.notes
-    assert "ms would be efficiency 1. Lost: " in note.text
-    assert "ms of slower computation" in note.text
-    assert "ms of moving bytes" in note.text
-
-
 def test_files_and_plot(tmp_path):
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
     write_results(read(layout), draw=False)

@@ -71,15 +71,17 @@ _QUESTIONS = {
     "scaling": "how far it scales",
 }
 
-# Part of a loss -> what may help.
-_REMEDIES = {
-    "computation": "a larger batch_size",
-    "waiting": "devices that nothing else uses",
-    "transfer": "a larger batch_size: fewer bytes for a sample",
-    "input": "more num_workers",
-    "host": "compile: true",
-    "unexplained": "another backend, or a larger batch_size: fewer messages for a "
-    "sample",
+# Part of a loss -> what it is, and what may help.
+_PARTS = {
+    "computation": ("slower computation", "a larger batch_size"),
+    "waiting": ("waiting for slower ranks", "devices that nothing else uses"),
+    "transfer": ("moving bytes", "a larger batch_size: fewer bytes for a sample"),
+    "input": ("waiting for data", "more num_workers"),
+    "host": ("an idle GPU", "compile: true"),
+    "unexplained": (
+        "overhead of messages",
+        "another backend, or a larger batch_size: fewer messages for a sample",
+    ),
 }
 
 
@@ -670,13 +672,15 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Statemen
     if lost is None or not lost.is_certain:
         return
     parts = sorted(lost.parts.items(), key=lambda one: -one[1].value)
-    said = [
-        f"{figures(part.value, 2)} {lost.describe(name)}"
-        for name, part in parts
-        if part.value >= 0.05 * lost.lost.value
-    ]
+    said = []
+    for name, part in parts:
+        if part.value >= 0.05 * lost.lost.value:
+            words = _PARTS[name][0]
+            if name == "computation" and not lost.is_separate:
+                words += " or communication, which its phases do not separate"
+            said.append(f"{figures(part.value, 2)} {words}")
     step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
-    more = [f"try {_REMEDIES[parts[0][0]]}"]
+    more = [f"try {_PARTS[parts[0][0]][1]}"]
     hosts = {host["host"] for record in best.records for host in record["hosts"]}
     links = [link for pair, link in found.links.items() if {*pair} <= hosts]
     if links:

@@ -30,7 +30,9 @@ MARKS = {
     "strategy works, not how fast it would be.",
     SLOW_HOST: "a host was slower than others in its launches: see Hosts.",
     "mixed-hosts": "launches ran on different hosts.",
-    "mixed-torch": "it or its base ran different versions of torch.",
+    "mixed-torch": "it or its base ran different versions of torch: what differs may "
+    "be the build, not the backend. One image for all (image: NAME) compares like with "
+    "like.",
     "other-arithmetic": "gradients are summed in fewer bits than by others: a part of "
     "its ratio is that.",
     NO_STEADY_STATE: "step times still changed their level at the end of a launch: its "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,6 +78,22 @@ Styles = Mapping[str, Style]
 Ends = Sequence[tuple[Mark, str, Style]]
 
 
+def load_seaborn() -> Any:
+    """The module seaborn, without packages that we use nothing of.
+
+    Densities and clusters need them, and they take longer to import than all plots of
+    an experiment to draw.
+    """
+    modules: dict[str, Any] = sys.modules
+    hidden = {"scipy.stats", "scipy.cluster"} - modules.keys()
+    modules |= dict.fromkeys(hidden)
+    try:
+        return importlib.import_module("seaborn")
+    finally:
+        for name in hidden:
+            del modules[name]
+
+
 def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, Style]:
     """The style of each series, by name.
 
@@ -85,10 +103,9 @@ def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, 
             markers, so that a strategy has the same ones on all plots. Several series
             of a strategy differ in their lines, and in how pale their color is.
     """
-    import seaborn as sns
-
     every = [s for panel in (*known, *panels) for s in panel.series]
     others = dict.fromkeys(_strategy(s) for s in every if _strategy(s) != REFERENCE)
+    sns = load_seaborn()
     palette = sns.color_palette("colorblind")
     colors = [palette[place] for place in _PLACES]
     if len(others) > len(colors):
@@ -124,12 +141,10 @@ def pale(color: Any, place: int, count: int) -> tuple[float, ...]:
 
 def color_phases(names: Iterable[str]) -> dict[str, Any]:
     """The phases that occur, in the order of a step, and their colors."""
-    import seaborn as sns
-
     found = set(names)
     ordered = [p for p in _PHASES if p in found] + sorted(found - _PHASES.keys())
     others = itertools.cycle(_OTHER_PHASES)
-    palette = sns.color_palette("colorblind")
+    palette = load_seaborn().color_palette("colorblind")
     return {p: palette[_PHASES[p] if p in _PHASES else next(others)] for p in ordered}
 
 
@@ -386,8 +401,6 @@ def finish_rows(
         end: where the axis ends.
         beyond: of each row, values of which those beyond the end are counted there.
     """
-    import seaborn as sns
-
     axes.set_yticks(range(len(names)), list(map(_fold, names)), parse_math=False)
     for label in axes.get_yticklabels():
         if "\n" in label.get_text():
@@ -397,7 +410,7 @@ def finish_rows(
     axes.xaxis.set_major_formatter(PLAIN)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    sns.despine(ax=axes, left=True)
+    axes.spines["left"].set_visible(False)
     at: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
     at |= {"xycoords": ("axes fraction", "data"), "va": "center", "parse_math": False}
     for place, text in enumerate(values):

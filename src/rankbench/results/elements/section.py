@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -39,7 +40,7 @@ MOST_PANELS, _MOST_CELLS = 6, 60
 _TYPES = {str: "object", int: "Int64", float: "float64", Estimate: "float64"}
 
 # A column that holds nothing else says nothing to readers.
-_NOTHING = (None, Estimate(0.0), Estimate(0.0, 0.0, 0.0))
+_NOTHING = (None, "", Estimate(0.0), Estimate(0.0, 0.0, 0.0))
 
 Row = Mapping[str, Any]
 
@@ -104,7 +105,6 @@ class Section:
             Documents show those that have a heading, unless the section makes its own
             grids.
         optional: columns that NAME.csv has only if a row has a value there.
-        plots: names of its plots. NAME-of-a-cell belongs to NAME.
     """
 
     name: str
@@ -114,23 +114,19 @@ class Section:
     make: Callable[[ResultSet], Content | None]
     columns: Columns = field(default_factory=dict)
     optional: Sequence[str] = ()
-    plots: Sequence[str] = ()
 
     def grids(self, content: Content) -> Sequence[Grid]:
         """The tables for readers; none if the section has only plots."""
         if content.grids is not None or isinstance(content.rows, pd.DataFrame):
             return content.grids or ()
         shown = {
-            name: column
+            name: column[1]
             for name, column in self.columns.items()
             if isinstance(column, tuple)
-            and any(row.get(name) not in _NOTHING for row in content.rows)
         }
-        if not content.rows or not shown:
-            return []
-        numbers = {column[1]: column[0] is not str for column in shown.values()}
-        rows = [[show_value(row.get(name)) for name in shown] for row in content.rows]
-        return [Grid(self.title, numbers, rows)]
+        rows = [{shown[name]: row.get(name) for name in shown} for row in content.rows]
+        grid = make_grid(self.title, rows)
+        return [grid] if grid.columns else []
 
     def frame(self, content: Content) -> pd.DataFrame:
         """The columns of NAME.csv."""
@@ -143,6 +139,16 @@ class Section:
             or any(row.get(name) is not None for row in content.rows)
         }
         return make_frame(columns, content.rows)
+
+
+def make_grid(title: str, rows: Sequence[Row]) -> Grid:
+    """A table of rows: heading -> value; columns without any value are left out."""
+    used = {
+        name: any(isinstance(row.get(name), Number | Estimate) for row in rows)
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if any(row.get(name) not in _NOTHING for row in rows)
+    }
+    return Grid(title, used, [[show_value(row.get(n)) for n in used] for row in rows])
 
 
 def make_frame(columns: Columns, rows: Sequence[Row]) -> pd.DataFrame:
@@ -192,6 +198,8 @@ def show_value(value: object) -> Text:
             return Text("" if value != value else figures(value))
         case None:
             return Text("")
+        case Text():
+            return value
         case _:
             return Text(str(value))
 
@@ -269,7 +277,6 @@ def make_plot_section(
         reading=plots[0].caption,
         order=order,
         make=make,
-        plots=[plot.name for plot in plots],
     )
 
 

@@ -21,15 +21,8 @@ from rankbench.results.numbers.launches import Values
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.statistics import Estimate, geometric_mean, mean
 
-# Part -> what it is, in the order in which documents show them.
-PARTS = {
-    "computation": "slower computation",
-    "waiting": "waiting for slower ranks",
-    "transfer": "moving bytes",
-    "input": "waiting for data",
-    "host": "an idle GPU",
-    "unexplained": "overhead of messages",
-}
+# In the order in which documents show them.
+PARTS = ("computation", "waiting", "transfer", "input", "host", "unexplained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +57,6 @@ class Loss:
     def is_certain(self) -> bool:
         """Whether anything is lost at all."""
         return self.lost.low is not None and self.lost.low > 0
-
-    def describe(self, part: str) -> str:
-        """What a part is, in words."""
-        if part == "computation" and not self.is_separate:
-            return (
-                "slower computation or communication, which its phases do not separate"
-            )
-        return PARTS[part]
 
 
 def find_losses(summaries: Sequence[Summary]) -> list[Loss]:

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from rankbench.record import Layout, first_line, write_atomically, write_if_changed
+from rankbench.results.elements.plotting import load_seaborn
 from rankbench.results.elements.section import Content, Drawing, Section
 from rankbench.results.elements.text import Grid, Note, replace_ids, shorten
 from rankbench.results.numbers.result_set import ResultSet, read
@@ -334,7 +335,6 @@ def _join(*parts: str) -> str:
 def draw_plots(layout: Layout, drawings: Iterable[Drawing]) -> None:
     """Write plots/NAME.svg and .png."""
     import matplotlib
-    import seaborn as sns
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -342,7 +342,7 @@ def draw_plots(layout: Layout, drawings: Iterable[Drawing]) -> None:
     with matplotlib.rc_context():
         # A user's own matplotlibrc must not change a published plot.
         matplotlib.rcdefaults()
-        sns.set_theme("paper", "whitegrid", rc=_RC)
+        load_seaborn().set_theme("paper", "whitegrid", rc=_RC)
         for drawing in drawings:
             figure = drawing.draw(_WIDTH)
             figure.set_dpi(_DPI)

@@ -11,11 +11,12 @@ from rankbench.results.elements.plotting import Ends, Styles
 from rankbench.results.elements.section import (
     Content,
     PanelPlot,
+    Row,
     Section,
     draw_panels,
     fit_labels,
+    make_grid,
 )
-from rankbench.results.elements.text import Grid, Text, figures, show_estimate
 from rankbench.results.numbers.losses import Sweep, find_sweeps
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel
@@ -42,7 +43,8 @@ def make(found: ResultSet) -> Content | None:
         return None
     rows = [row for sweep in sweeps for row in _rows(sweep)]
     drawings = draw_panels(found, [_plot(sweeps)])
-    return Content(rows=rows, grids=[_show(sweeps)], drawings=list(drawings))
+    grid = make_grid(_TITLE, [_show(sweep) for sweep in sweeps])
+    return Content(rows=rows, grids=[grid], drawings=list(drawings))
 
 
 def _rows(sweep: Sweep) -> Iterator[dict[str, Any]]:
@@ -56,27 +58,15 @@ def _rows(sweep: Sweep) -> Iterator[dict[str, Any]]:
         }
 
 
-def _show(sweeps: Sequence[Sweep]) -> Grid:
-    columns = {
-        "cell": False,
-        "operation": False,
-        "shortest call (us)": True,
-        "of (KiB)": True,
-        "highest bus bandwidth (GB/s)": True,
-        "at (MiB)": True,
+def _show(sweep: Sweep) -> Row:
+    return {
+        "cell": sweep.cell,
+        "operation": sweep.title,
+        "shortest call (us)": sweep.points[0].us,
+        "of (KiB)": sweep.points[0].size / 2**10,
+        "highest bus bandwidth (GB/s)": sweep.fastest.bus_gb_s,
+        "at (MiB)": sweep.fastest.size / 2**20,
     }
-    rows = [
-        [
-            Text(sweep.cell),
-            Text(sweep.title),
-            show_estimate(sweep.points[0].us),
-            Text(figures(sweep.points[0].size / 2**10)),
-            show_estimate(sweep.fastest.bus_gb_s),
-            Text(figures(sweep.fastest.size / 2**20)),
-        ]
-        for sweep in sweeps
-    ]
-    return Grid(_TITLE, columns, rows)
 
 
 def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
@@ -169,5 +159,4 @@ SECTION = Section(
     order=30,
     make=make,
     columns=COLUMNS,
-    plots=("bandwidth",),
 )

@@ -13,8 +13,13 @@ import pandas as pd
 
 from rankbench.cell import REFERENCE
 from rankbench.record import Record
-from rankbench.results.elements.section import Content, Section, show_value
-from rankbench.results.elements.text import Grid, Note, Text, figures
+from rankbench.results.elements.section import (
+    Content,
+    Section,
+    make_grid,
+    show_value,
+)
+from rankbench.results.elements.text import Note, figures
 from rankbench.results.numbers.launches import peak_memory
 from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.statistics import Estimate, mean, spread
@@ -72,12 +77,15 @@ def make(found: ResultSet) -> Content | None:
     tables = {title: rows for title, rows in every.items() if rows}
     # Launches stand in the order in which they began.
     tables.get("Launches", []).sort(key=lambda row: row[1]["started"] or "")
-    grids = [_show(title, fields) for title, fields in tables.items()]
+    grids = [
+        make_grid(title, [{"cell": cell, **fields} for cell, fields in rows])
+        for title, rows in tables.items()
+    ]
     if environment := _find_environment(found.measured):
         # A row for each item, of no cell.
         tables["Environment"] = [("", {k: v}) for k, v in environment.items()]
-        lines = [[Text(item), Text(value)] for item, value in environment.items()]
-        grids.append(Grid("Environment", {"item": False, "value": False}, lines))
+        lines = [{"item": k, "value": v} for k, v in environment.items()]
+        grids.append(make_grid("Environment", lines))
     if not tables:
         return None
     # Not a mapping for each field: of ten thousand launches, these take 30 MB.
@@ -103,24 +111,6 @@ def _to_csv(value: object) -> str:
         ends = ", ".join(map(figures, value.interval or ()))
         return f"{figures(value.value)} [{ends}]" if ends else figures(value.value)
     return str(show_value(value))
-
-
-def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
-    """Columns without any value are left out."""
-    names = dict.fromkeys(name for _, fields in rows for name in fields)
-    used = [n for n in names if any(row.get(n) is not None for _, row in rows)]
-    return Grid(
-        title,
-        {"cell": False}
-        | {
-            name: not any(isinstance(row.get(name), str) for _, row in rows)
-            for name in used
-        },
-        [
-            [Text(cell), *(show_value(fields.get(name)) for name in used)]
-            for cell, fields in rows
-        ],
-    )
 
 
 def _list_launches(summary: Summary) -> Iterator[Fields]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rankbench.results.elements import plotting
 from rankbench.results.elements.section import Content, Drawing, Row, Section
-from rankbench.results.elements.text import Note, show_estimate
+from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.hosts import AT_LEAST, HostSpeed, compare_hosts
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, geometric_mean
@@ -41,7 +41,6 @@ def make(found: ResultSet) -> Content | None:
     groups = compare_hosts(found.measured)
     content = Content(
         rows=[row for speeds in groups for row in describe(speeds)],
-        notes=[Note(one.cell, str(one)) for s in groups for one in s if one.is_slow()],
         drawings=[
             Drawing(
                 name="hosts",
@@ -91,5 +90,4 @@ SECTION = Section(
         "ratio": (Estimate, "ratio"),
         "slow": (str, "slow"),
     },
-    plots=["hosts"],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.elements.text import Note, figures, show_estimate
+from rankbench.results.elements.text import Note
 from rankbench.results.numbers.losses import PARTS, Loss, find_losses
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
@@ -16,7 +16,7 @@ def make(found: ResultSet) -> Content | None:
     losses = find_losses(found.rows)
     if not losses:
         return None
-    notes = [Note(one.cell, in_words(one)) for one in losses]
+    notes = [Note(one.cell, said) for one in losses if (said := _explain(one))]
     return Content(rows=[_row(one) for one in losses], notes=notes)
 
 
@@ -34,40 +34,16 @@ def _row(one: Loss) -> dict[str, Any]:
     }
 
 
-def in_words(loss: Loss) -> str:
-    """The numbers of a row as sentences."""
-    steps = f"a step takes {figures(round(loss.step, 3))} ms"
-    promised = f"{figures(round(loss.promised, 3))} ms would be efficiency 1"
-    if not loss.is_certain:
-        # A part may be certain although the sum is not.
-        sure = "; ".join(
-            f"{_ms(part)} of it are {_describe(name, loss)}"
-            for name, part in loss.parts.items()
-            if (part.low or 0.0) > 0
-        )
-        told = f"What it loses in all cannot be told; {sure}" if sure else ""
-        return (
-            f"{steps}; {promised}. {told or 'That it loses anything cannot be told'}."
-        )
-    text = f"{steps}; {promised}. Lost: {_ms(loss.lost)}, of it "
-    text += ", ".join(
-        f"{_ms(part)} of {_describe(name, loss)}"
-        for name, part in sorted(loss.parts.items(), key=lambda one: -one[1].value)
-        if abs(part.value) >= 0.005 * abs(loss.lost.value)
-    )
-    return f"{text}."
-
-
-def _describe(name: str, loss: Loss) -> str:
-    if name == "waiting" and loss.late:
+def _explain(loss: Loss) -> str:
+    """What the numbers of a row do not say."""
+    said = []
+    if loss.late:
         rank, phase = loss.late
         there = f" on {loss.late_host}" if loss.late_host else ""
-        return f"{PARTS[name]}, most for rank {rank}{there} in {phase}"
-    return loss.describe(name)
-
-
-def _ms(part: Estimate) -> str:
-    return f"{show_estimate(part)} ms"
+        said.append(f"most waiting is for rank {rank}{there} in {phase}")
+    if not loss.is_separate:
+        said.append("computation has communication, which phases do not separate")
+    return "; ".join(said)
 
 
 SECTION = Section(

@@ -189,5 +189,4 @@ SECTION = Section(
         "compute_ms": (Estimate, "compute (ms)"),
         "load_share": (Estimate, "load / step"),
     },
-    plots=["phases"],
 )

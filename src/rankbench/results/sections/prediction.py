@@ -182,5 +182,4 @@ SECTION = Section(
         "cost": (Estimate, "cost per million"),
         "currency": (str, "currency"),
     },
-    plots=("prediction",),
 )

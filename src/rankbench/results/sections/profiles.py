@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from rankbench.results.elements.section import (
     Drawing,
     Section,
     make_frame,
+    make_grid,
 )
-from rankbench.results.elements.text import Grid, Note, Text, figures
+from rankbench.results.elements.text import Note, Text, figures
 from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.read.records import read_launches
 
@@ -78,12 +79,8 @@ _HEIGHT = 0.62  # Height of a rank in inches.
 _QUESTION = "What does a rank do during a step?"
 _COLLECTIVE = "0.35"
 
-# What operators have, and its heading per step.
-_PER_STEP = {
-    "calls": "calls/step",
-    "cpu_ms": "CPU ms/step",
-    "device_ms": "GPU ms/step",
-}
+# What operators have, per step.
+_PER_STEP = ("calls", "cpu_ms", "device_ms")
 
 # Start and height of the two rows of a rank, in units of the height of a rank.
 _PHASES = (-0.38, 0.48)
@@ -113,14 +110,13 @@ def make(found: ResultSet) -> Content | None:
             number, name = rank["rank"], f"{profile.cell}, rank {rank['rank']}"
             trace = f"trace{number}.json.gz"
             link = Text(trace, href=f"{profile.folder}/{trace}")
-            traces.append([Text(profile.cell), Text(str(number)), link])
-            grids.append(_show_rank(name, operators))
+            traces.append({"cell": profile.cell, "rank": str(number), "trace": link})
+            grids.append(make_grid(name, list(map(_show_operator, operators[:TOP]))))
             if _of(rank, _EXPOSED):
                 notes.append(Note(name, _describe_exposed(rank)))
-    columns = dict.fromkeys(("cell", "rank", "trace"), False)
     return Content(
         rows=rows,
-        grids=[Grid("Traces", columns, traces), *grids],
+        grids=[make_grid("Traces", traces), *grids],
         notes=notes,
         drawings=[
             Drawing(
@@ -165,19 +161,15 @@ def _describe_exposed(rank: Record) -> str:
     )
 
 
-def _show_rank(title: str, operators: Sequence[dict[str, Any]]) -> Grid:
-    on_device = any(one["device_ms"] for one in operators)
-    numbers = {k: v for k, v in _PER_STEP.items() if on_device or k != "device_ms"}
-    rows = [
-        [
-            Text(one["operator"]),
-            *(Text(figures(one[key])) for key in numbers),
-            Text("" if one["share"] is None else f"{100 * one['share']:.0f} %"),
-        ]
-        for one in operators[:TOP]
-    ]
-    headings = dict.fromkeys((*numbers.values(), "share"), True)
-    return Grid(title, {"operator": False} | headings, rows)
+def _show_operator(one: Mapping[str, Any]) -> dict[str, Any]:
+    share = one["share"]
+    return {
+        "operator": one["operator"],
+        "calls/step": one["calls"],
+        "CPU ms/step": one["cpu_ms"],
+        "GPU ms/step": one["device_ms"] or None,
+        "share (%)": None if share is None else round(100 * share, 1),
+    }
 
 
 def make_timeline_frame(profile: Profile) -> pd.DataFrame:
@@ -193,7 +185,6 @@ def make_timeline_frame(profile: Profile) -> pd.DataFrame:
 
 def draw_timeline(profile: Profile, width: float) -> Figure:
     """Two rows for each rank, over the milliseconds since its first profiled step."""
-    import seaborn as sns
     from matplotlib.patches import Patch
 
     ranks = profile.ranks[:MOST_RANKS]
@@ -213,7 +204,7 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
     axes.set_xlabel("ms since the start of the first profiled step")
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
-    sns.despine(ax=axes, left=True)
+    axes.spines["left"].set_visible(False)
     handles = [Patch(color=color, label=name) for name, color in colors.items()]
     if any(_of(rank, _COMMUNICATION) for rank in ranks):
         handles.append(Patch(color=_COLLECTIVE, label="collectives"))
@@ -277,5 +268,4 @@ SECTION = Section(
         "operator": str,
         **dict.fromkeys(("calls", "cpu_ms", "device_ms", "share"), float),
     },
-    plots=("profile",),
 )

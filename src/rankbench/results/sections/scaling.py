@@ -12,7 +12,6 @@ from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Ends, Mark, Styles
 from rankbench.results.elements.section import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.text import show_estimate
-from rankbench.results.numbers.hardware import find_energy
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate
@@ -204,27 +203,6 @@ def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     return ends
 
 
-def _rows_of_energy(point: Summary) -> Iterator[dict[str, Any]]:
-    """Samples per second and energy of a cell whose energy is known."""
-    if joules := find_energy(point).get("j_per_sample"):
-        rate = point.numbers["throughput"].scaled(1 / point.cell.units_per_sample)
-        yield {"throughput": rate, "j_per_sample": joules}
-
-
-def _draw_energy(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
-    (axes,) = grid
-
-    def mark(_: Series, point: Summary) -> Mark | None:
-        return next((Mark(*row.values()) for row in _rows_of_energy(point)), None)
-
-    ends = plotting.draw_series(axes, panel, styles, mark, names_points=True)
-    axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-    axes.set_xlabel("samples/s")
-    axes.set_ylabel("joules per sample")
-    return ends
-
-
 _SIZE = dict.fromkeys(("hosts", "devices"), int)
 
 _PLOTS = (
@@ -293,17 +271,6 @@ _PLOTS = (
         says=_compares(per_device),
         draw=_draw_cost,
         lines={"none is both faster and cheaper": ":"},
-    ),
-    PanelPlot(
-        name="energy",
-        question="How much energy does it take to be faster?",
-        caption=(
-            "Energy of a sample against throughput: lower and further right is better."
-        ),
-        columns={"throughput": float, "j_per_sample": Estimate},
-        rows=_rows_of_energy,
-        says=lambda panel: sum(len([*_rows_of_energy(p)]) for p in panel.points) > 1,
-        draw=_draw_energy,
     ),
 )
 

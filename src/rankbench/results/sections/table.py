@@ -12,7 +12,7 @@ import numpy as np
 from rankbench.cell import AUTO, OF_QUEUE, REFERENCE
 from rankbench.record import Record
 from rankbench.results.elements.marks import MARKS
-from rankbench.results.elements.section import Content, Row, Section, show_value
+from rankbench.results.elements.section import Content, Row, Section, make_grid
 from rankbench.results.elements.text import (
     Grid,
     Note,
@@ -48,10 +48,6 @@ _CONTROLS = "Controls: strategies for several devices, on one"
 # Heading of the topology: hosts x devices of each host.
 _PLACES = "hosts x devices"
 
-# Headings of columns that hold no numbers.
-_WORDS = {"strategy", "backend", _PLACES, "variant", "launches", "network", "torch"}
-_WORDS |= {"note"}
-
 # If more cells share a reason, a document names only the first ones.
 _MOST_NAMES = 4
 
@@ -59,12 +55,6 @@ SCALING = {
     "weak": "batch_size is per model replica: more devices, more samples in a step.",
     "strong": "batch_size is global: more devices share the same samples of a step.",
 }
-
-
-_BUILDS = (
-    "rows ran different builds ({}): what differs between them may be the build, not "
-    "the backend. One image for all (image: NAME) compares like with like."
-)
 
 
 def make(found: ResultSet) -> Content:
@@ -138,9 +128,6 @@ def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:
     software = _each_once(_describe_software(record) for record in records)
     if records:
         yield Note("machine", "; ".join([*hosts, *software]) + ".")
-    builds = _each_once(record["software"]["torch"] for record in records)
-    if len(builds) > 1:
-        yield Note("torch", _BUILDS.format(", ".join(builds)))
 
 
 def _describe_host(host: Record) -> str:
@@ -245,40 +232,32 @@ def _show_measured(found: ResultSet, rows: Mapping[str, Row]) -> Iterator[Grid]:
             parts[_CONTROLS if one.id in apart else _TITLE].append(one)
     variants = _describe_variants(found.panels)
     units = sorted({one.cell.unit for one in found.measured})
-    fields = {
-        one.id: {
-            "strategy": Text(one.cell.strategy, cell=one.id),
-            "backend": Text("" if one.cell.backend == "none" else one.cell.backend),
-            _PLACES: Text(one.cell.topology),
-            "variant": Text(variants[one.id]),
-            **_fields(one, rows[one.id], units, found.target),
-        }
-        for one in found.measured
-    }
     counts = {count for one in found.measured for count in (one.ok, one.wanted)}
-    columns = [
-        heading
-        for heading in next(iter(fields.values()), ())
-        if any(str(own[heading]) for own in fields.values())
-        and (heading != "launches" or len(counts) > 1)
-    ]
-    numbers = {heading: heading not in _WORDS for heading in columns}
     for title, members in parts.items():
         if members:
-            own = [[fields[one.id][name] for name in columns] for one in members]
-            yield Grid(title, numbers, own)
+            fields = [_show(one, rows[one.id], units, found.target) for one in members]
+            for one, own in zip(members, fields, strict=True):
+                own["variant"] = variants[one.id]
+                if len(counts) < 2:
+                    del own["launches"]
+            yield make_grid(title, fields)
 
 
-def _fields(
+def _show(
     summary: Summary, row: Row, units: Sequence[str], goal: tuple[str, float] | None
-) -> dict[str, Text]:
+) -> dict[str, object]:
     """Heading -> what it shows of a row.
 
     On a narrow terminal, the first ones are shown. Each unit has columns of its own.
     """
-    memory, estimated = row["memory_mib"], summary.estimated_mib
-    own = {unit: row if unit == summary.cell.unit else {} for unit in units}
-    values: dict[str, object] = {
+    cell, memory, estimated = summary.cell, row["memory_mib"], summary.estimated_mib
+    own = {unit: row if unit == cell.unit else {} for unit in units}
+    name, value = goal or ("", 0.0)
+    return {
+        "strategy": Text(cell.strategy, cell=summary.id),
+        "backend": "" if cell.backend == "none" else cell.backend,
+        _PLACES: cell.topology,
+        "variant": "",
         **{f"throughput ({unit}/s)": own[unit].get("throughput") for unit in units},
         "speedup": row.get("speedup"),
         "efficiency": row.get("efficiency"),
@@ -287,19 +266,14 @@ def _fields(
         "MFU (%)": row["mfu_pct"],
         "J/sample": row.get("j_per_sample"),
         "W per device": row.get("watts"),
-    }
-    if goal:
-        name, value = goal
-        values[f"to {name} {value:g} (s)"] = row.get("target_s", row.get("target"))
-        values["to it (samples)"] = row.get("target_samples")
-    values |= {
+        f"to {name} {value:g} (s)": row.get("target_s", row.get("target")),
+        "to it (samples)": row.get("target_samples"),
         "global batch": row["global_batch"],
         "launches": f"{summary.ok}/{summary.wanted}",
         "network": row["network"],
         "torch": row.get("torch"),
         "note": ", ".join(summary.marks),
     }
-    return {heading: show_value(value) for heading, value in values.items()}
 
 
 def _describe_variants(panels: Sequence[Panel]) -> dict[str, str]:
@@ -322,10 +296,9 @@ def _show_others(reasons: Mapping[tuple[str, str], Sequence[str]]) -> list[Grid]
     for (status, reason), ids in reasons.items():
         more = len(ids) - _MOST_NAMES
         named = ", ".join(ids[:_MOST_NAMES]) + (f" and {more} more" * (more > 0))
-        texts = (status, str(len(ids)), named, reason)
-        rows.append([Text(text) for text in texts])
-    columns = {"status": False, "count": True, "cells": False, "reason": False}
-    return [Grid("Cells without numbers", columns, rows)] if rows else []
+        row = {"status": status, "count": len(ids), "cells": named, "reason": reason}
+        rows.append(row)
+    return [make_grid("Cells without numbers", rows)] if rows else []
 
 
 def _each_once(texts: Iterable[str]) -> list[str]:
