@@ -37,14 +37,12 @@ def make(found: ResultSet) -> Content | None:
 
 
 def _draw(frame: pd.DataFrame, width: float) -> Figure:
-    import seaborn as sns
-
     speeds = frame.pivot_table(index="host", columns="other", values="gb_s", sort=False)
     height = 0.3 * len(speeds) + 0.9
     figure, ((axes,),) = plotting.make_figure([height], width=width, question=_QUESTION)
     bar = {"label": "bandwidth (GB/s)"}
     style = {"annot": True, "fmt": ".3g", "cmap": "viridis", "vmin": 0}
-    sns.heatmap(speeds, cbar_kws=bar, ax=axes, **style)
+    plotting.load_seaborn().heatmap(speeds, cbar_kws=bar, ax=axes, **style)
     return figure
 
 
@@ -63,5 +61,4 @@ SECTION = Section(
         "us": (float, "latency (us)"),
         "gb_s": (float, "bandwidth (GB/s)"),
     },
-    plots=["network"],
 )
