@@ -55,7 +55,7 @@ def marks_of(candidate: Candidate) -> list[str]:
 
 def _packages(c: Candidate) -> str | None:
     of_model = c.catalog.models[c.cell.model]["packages"]
-    of_precision = ["torchao"] if c.cell.precision == "fp8" else []
+    of_precision = ["torchao"] if c.cell.precision.startswith("fp8") else []
     for package in (*c.facts.needs["packages"], *of_model, *of_precision):
         if reason := c.software.packages[package]:
             return reason
@@ -158,7 +158,8 @@ def _devices(c: Candidate) -> str | None:
     if c.cell.device == "cuda" and c.image and c.software.no_cuda:
         return c.software.no_cuda
     has = c.site.compute_capability
-    if c.cell.precision == "fp8" and has is not None and has < FLOAT8_CAPABILITY:
+    low = c.cell.precision.startswith("fp8")
+    if low and has is not None and has < FLOAT8_CAPABILITY:
         return (
             f"fp8 needs GPUs of compute capability {FLOAT8_CAPABILITY}, such as H100; "
             f"one here has {has}"

@@ -320,9 +320,10 @@ def _torch(c: Candidate) -> str | None:
 def _precision(c: Candidate) -> str | None:
     if c.cell.precision == "tf32" and c.cell.device != "cuda":
         return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
-    if c.cell.precision not in (can := c.facts.needs["precisions"]):
+    kind = c.cell.precision.removesuffix("_rowwise")
+    if kind not in (can := c.facts.needs["precisions"]):
         return f"{c.cell.strategy} trains in {', '.join(can)}, not {c.cell.precision}"
-    return _float8(c) if c.cell.precision == "fp8" else None
+    return _float8(c) if kind == "fp8" else None
 
 
 def _float8(c: Candidate) -> str | None:

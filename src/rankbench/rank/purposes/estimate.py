@@ -139,7 +139,7 @@ def _run(
         cell,
         options=_balance(cell, shape, sizes),
         compile=False,
-        precision="bf16" if cell.precision == "fp8" else cell.precision,
+        precision="bf16" if cell.precision.startswith("fp8") else cell.precision,
     )
     with unset_fake_temporarily():
         blueprint = draw_model(cell, sizes)

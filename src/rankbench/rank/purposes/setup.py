@@ -79,9 +79,10 @@ def draw_model(
 
     def build() -> nn.Module:
         model = change(_build(cell, sizes))
-        if cell.precision == "fp8":
+        if cell.precision.startswith("fp8"):
             # Planning lets none run on a CPU, but tests do.
-            use_float8(model, emulate=cell.device == "cpu")
+            recipe = cell.precision.partition("_")[2] or "tensorwise"
+            use_float8(model, recipe, emulate=cell.device == "cpu")
         return model
 
     return models.Blueprint(build, seed=cell.seed)

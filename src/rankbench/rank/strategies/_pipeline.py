@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.rank.models import expect_balance
+from rankbench.rank.strategies._readiness import between, stamp
 from rankbench.rank.strategies.base import Arithmetic
 
 
@@ -87,37 +87,21 @@ def copy_to_meta(part: nn.Module) -> nn.Module:
 
 
 class Stopwatch:
-    """Times the work of a device, by kind; read it when all work is done.
-
-    Attributes:
-        spans: on a CPU, kind -> begin and end of each piece of work, in seconds of the
-            host's monotonic clock.
-    """
+    """Times the work of a device, by kind; read it when all work is done."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self.spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        self._events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]]
-        self._events = defaultdict(list)
+        self._device = device
+        self.spans: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
 
     @contextmanager
     def __call__(self, kind: str) -> Iterator[None]:
-        if self._on_gpu:
-            events = (torch.cuda.Event(True), torch.cuda.Event(True))
-            events[0].record()
-            yield
-            events[1].record()
-            self._events[kind].append(events)
-        else:
-            begin = time.perf_counter()
-            yield
-            self.spans[kind].append((begin, time.perf_counter()))
+        begin = stamp(self._device)
+        yield
+        self.spans[kind].append((begin, stamp(self._device)))
 
     def seconds(self, kind: str) -> Tensor:
         """Duration of each piece of work of this kind, in order: float64 [pieces]."""
-        if self._on_gpu:
+        if self._device.type == "cuda":
             torch.cuda.synchronize()
-            taken = [a.elapsed_time(b) * 1e-3 for a, b in self._events[kind]]
-        else:
-            taken = [end - begin for begin, end in self.spans[kind]]
+        taken = [between(*span) for span in self.spans[kind]]
         return torch.tensor(taken, dtype=torch.float64)

@@ -28,18 +28,18 @@ def time_gradients(
     stamps: dict[int, Any] = {}
     hooks = [
         parameter.register_post_accumulate_grad_hook(
-            lambda _, index=index: stamps.update({index: _stamp(device)})
+            lambda _, index=index: stamps.update({index: stamp(device)})
         )
         for index, parameter in enumerate(parameters)
     ]
     steps = []
     for _ in range(PROBES):
         run = backward()
-        begin = _stamp(device)
+        begin = stamp(device)
         run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        steps.append([_between(begin, stamps[i]) for i in range(len(parameters))])
+        steps.append([between(begin, stamps[i]) for i in range(len(parameters))])
     for hook in hooks:
         hook.remove()
     found: list[float] = torch.tensor(steps, dtype=torch.float64).median(0)[0].tolist()
@@ -68,7 +68,8 @@ def bucket_times(
     ]
 
 
-def _stamp(device: torch.device) -> Any:
+def stamp(device: torch.device) -> Any:
+    """The time now: of a GPU, when it has done what it was given so far."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -76,7 +77,8 @@ def _stamp(device: torch.device) -> Any:
     return event
 
 
-def _between(begin: Any, end: Any) -> float:
+def between(begin: Any, end: Any) -> float:
+    """Seconds between two stamps; those of a GPU must have been reached."""
     if isinstance(begin, float):
         return float(end - begin)
     return float(begin.elapsed_time(end)) * 1e-3

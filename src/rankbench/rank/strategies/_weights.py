@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from rankbench.rank.models import Experts, find_parts
@@ -82,12 +83,31 @@ def gathered_parts(model: nn.Module) -> list[nn.Module]:
     ]
 
 
+def _gather_in_float8(model: nn.Module) -> None:
+    """Let layers that multiply in float8, with a scale per tensor, be gathered in it."""
+    for layer in model.modules():
+        config: Any = getattr(layer, "config", None)
+        if type(layer).__name__ != "Float8Linear" or not config:
+            continue
+        cast = config.cast_config_weight
+        if cast.scaling_granularity.name == "TENSORWISE":
+            from torchao.float8 import fsdp_utils
+
+            own: Any = fsdp_utils.WeightWithDynamicFloat8CastTensor(
+                local(layer.weight), layer.linear_mm_config, cast.target_dtype
+            )
+            if isinstance(layer.weight, DTensor):
+                mesh, placed = layer.weight.device_mesh, layer.weight.placements
+                own = DTensor.from_local(own, mesh, placed, run_check=False)
+            layer.weight = nn.Parameter(own)
+
+
 class Shards:
     """Models whose weights FSDP2 shards, and what ranks send for that.
 
     Attributes:
         held: bytes, in float32, that this rank would hold without sharding.
-        gathered: bytes, in float32, that it gathers for a forward and backward.
+        gathered: bytes that it gathers for a forward and backward.
     """
 
     def __init__(self, mesh: DeviceMesh, low_dtype: torch.dtype | None) -> None:
@@ -120,6 +140,7 @@ class Shards:
             experts: shards the experts of the model, if other ranks share those.
         """
         make_contiguous(model)
+        _gather_in_float8(model)
         parts = gathered_parts(model)
         # Backward begins with the last part.
         twice = parts[:-1] if again else []
@@ -165,24 +186,20 @@ class Shards:
             without: modules that do not count.
         """
         left_out = {p for module in without for p in module.parameters()}
-        held, again = (
-            sum(
-                4.0 * local(p).numel()
-                for part in parts
-                for p in part.parameters()
-                if p not in left_out
-            )
-            for parts in ([model], twice)
-        )
-        self.held += held
-        self.gathered += held + again
+        low = self._low_dtype or torch.float32
+        for part in (model, *twice):
+            for weight in part.parameters():
+                if weight not in left_out:
+                    own = local(weight)
+                    self.held += 4.0 * own.numel() if part is model else 0
+                    in_float8 = hasattr(own, "fsdp_pre_all_gather")
+                    self.gathered += own.numel() * (1 if in_float8 else low.itemsize)
 
     def operations(self, passes: int = 1) -> list[Operation]:
         """What a rank sends in so many forwards and backwards."""
         low, shards = self._low_dtype or torch.float32, self._mesh.get_group("shard")
-        gathered = passes * self.gathered * low.itemsize / 4
         sent = [
-            Operation("all_gather", gathered, low, shards),
+            Operation("all_gather", passes * self.gathered, low, shards),
             Operation("reduce_scatter", self.held, group=shards),
         ]
         if self._mesh.ndim == 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class DeepSpeed(Strategy):
             self.load(model, self.world.device)
         self.engine, *_ = deepspeed.initialize(
             model=model,
-            optimizer=make_optimizer(model.parameters()),
+            optimizer=self._choose(make_optimizer(model.parameters())),
             config=self._config(),
             dist_init_required=False,
         )
@@ -148,6 +148,28 @@ class DeepSpeed(Strategy):
         if self.chosen["stage"] == 0:
             return weights + 3 if self.low_dtype else 0
         return 2 if self.low_dtype and self.chosen["stage"] < 3 else 1
+
+    def _choose(self, usual: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """DeepSpeed's own Adam in place of torch's, if the host updates the weights.
+
+        Raises:
+            RuntimeError: it could not be compiled, which happens once for a machine.
+        """
+        if self.chosen["offload"] == "none" or not isinstance(usual, torch.optim.Adam):
+            return usual
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        given = {k: usual.defaults[k] for k in ("lr", "betas", "eps", "weight_decay")}
+        weights, decays = usual.param_groups, isinstance(usual, torch.optim.AdamW)
+        try:
+            own = DeepSpeedCPUAdam(weights, adamw_mode=decays, **given)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"deepspeed, offload: cpu: DeepSpeed could not compile its Adam for "
+                f"CPUs: {error.__cause__}: install a C++ compiler, or take optimizer: "
+                "sgd or offload: none"
+            ) from error
+        return cast(torch.optim.Optimizer, own)
 
     def _partition(self, model: nn.Module) -> None:
         """Load the parts of the model one after the other, and keep shards of each."""

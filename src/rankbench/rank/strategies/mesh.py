@@ -61,8 +61,20 @@ class Mesh(Pipeline):
         "microbatches": {"type": "integer", "minimum": 1, "default": 1},
         # As in fsdp; weights of several stages stay gathered.
         "reshard_after_forward": {"type": "boolean", "default": True},
+        # Multiply the rows of one rank along tensor while those of others arrive.
+        "async_tensor": {"type": "boolean", "default": False},
     }
     conditions = [
+        {
+            "if": {"async_tensor": {"const": True}},
+            "then": {
+                "device": {"const": "cuda"},
+                "compile": {"const": True},
+                "tensor": {"minimum": 2},
+            },
+            "else": "async_tensor is what torch.compile makes of tensor on GPUs: set "
+            "compile: true, device: cuda and tensor: 2 or more",
+        },
         {
             "if": {"fused_optimizer": {"const": True}},
             "then": {"optimizer": {"enum": ["adam", "adamw"]}},
@@ -78,6 +90,12 @@ class Mesh(Pipeline):
         super().setup(model, make_optimizer)
         if self.low_dtype:
             keep_statistics(model)
+        if self.chosen.get("async_tensor"):
+            from torch._inductor import config
+            from torch.distributed import _symmetric_memory
+
+            config._micro_pipeline_tp = True
+            _symmetric_memory.enable_symm_mem_for_group(self.axes["tensor"].group[1])
         # Loss of logits of which a rank has some words.
         self._loss = (self._split_loss,) if self.axes["tensor"].size > 1 else ()
         if self.ranks == 1:

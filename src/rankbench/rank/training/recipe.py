@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -92,7 +93,8 @@ def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
 
 
 # Precision -> dtype of autocast. Under fp8 it is that of all but some linear layers.
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST |= dict.fromkeys(("fp8", "fp8_rowwise"), torch.bfloat16)
 
 
 aten = torch.ops.aten
@@ -169,12 +171,15 @@ def lower_norms(model: nn.Module, dtype: torch.dtype, where: str) -> None:
             become(module, _Low, dtype=dtype, where=where)
 
 
-def use_float8(model: nn.Module, *, emulate: bool = False) -> None:
-    """Let the linear layers of blocks multiply in float8, scaled anew for each tensor.
+def use_float8(
+    model: nn.Module, recipe: str = "tensorwise", *, emulate: bool = False
+) -> None:
+    """Let the linear layers of blocks multiply in float8.
 
     Weights and results keep their dtypes.
 
     Args:
+        recipe: of torchao, which says what has a scale: tensorwise or rowwise.
         emulate: whether to round numbers as on a GPU that has float8, on any device.
 
     Raises:
@@ -193,7 +198,7 @@ def use_float8(model: nn.Module, *, emulate: bool = False) -> None:
         small = outputs <= 1024 and inputs <= 4096 and not emulate
         return not (outputs % 16 or inputs % 16 or small)
 
-    config = Float8LinearConfig(emulate=emulate)
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulate)
     for block in find_blocks(model):
         convert_to_float8_training(block, config=config, module_filter_fn=fits)
     if not any(isinstance(layer, Float8Linear) for layer in model.modules()):

@@ -139,7 +139,7 @@ def find_peak(gpu: str, precision: str) -> float | None:
         if re.search(pattern, gpu):
             bf16 = half if tf32 else None
             rates = {"bf16": bf16, "fp16": half, "tf32": tf32, "fp32": fp32}
-            return {**rates, "fp8": fp8}[precision]
+            return {**rates, "fp8": fp8, "fp8_rowwise": fp8}[precision]
     return None
 
 
