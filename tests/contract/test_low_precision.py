@@ -85,9 +85,9 @@ def test_bf16_learns_what_ddp_learns(name, options, model, of_replicas, tmp_path
     [
         ("single", {"backend": "none", "topology": "1x1"}),
         ("ddp", {}),
-        ("zero1", {"checkpointing": "selective"}),
+        ("zero1", {"checkpointing": "selective", "precision": "fp8_rowwise"}),
         ("mesh", {"options": {"context": 2}}),
-        ("mesh", {"options": {"tensor": 2}}),
+        ("mesh", {"options": {"tensor": 2}, "topology": "1x4"}),
         ("ddp_dp", {"topology": "2x2"}),
         ("fsdp", {"options": {"accumulation": 2}, "checkpointing": "full"}),
     ],
@@ -98,10 +98,10 @@ def test_float8_learns_what_bf16_learns(name, more, tmp_path):
     cell = {
         **{"model": "llama", "data": "tokens", "context": 16, "batch_size": 16},
         **{"model_options": {"layers": 2, "width": 32, "heads": 2}},
-        **{"optimizer": "adam", "learning_rate": 0.005, **more},
+        **{"optimizer": "adam", "learning_rate": 0.005},
     }
-    usual = train(tmp_path / "bf16", name, **cell)
-    float8 = train(tmp_path / "fp8", name, **cell, precision="fp8")
+    usual = train(tmp_path / "bf16", name, **{**cell, **more, "precision": "bf16"})
+    float8 = train(tmp_path / "fp8", name, **{**cell, "precision": "fp8", **more})
     assert float8 != usual
     assert float8[0] == pytest.approx(usual[0], rel=0.01)
     learnt = usual[0] - usual[1]

@@ -49,6 +49,7 @@ class Fsdp(Mesh):
             "else": "torch has no fused sgd for weights that are sharded",
         },
     ]
+    on_meta = True
     phases = ["forward", "backward", "update"]
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
