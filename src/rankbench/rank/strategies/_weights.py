@@ -84,7 +84,7 @@ def gathered_parts(model: nn.Module) -> list[nn.Module]:
 
 
 def _gather_in_float8(model: nn.Module) -> None:
-    """Let layers that multiply in float8, with a scale per tensor, be gathered in it."""
+    """Let weights that are cast to float8, with a scale per tensor, be sent in it."""
     for layer in model.modules():
         config: Any = getattr(layer, "config", None)
         if type(layer).__name__ != "Float8Linear" or not config:
