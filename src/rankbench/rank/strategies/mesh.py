@@ -95,7 +95,8 @@ class Mesh(Pipeline):
             from torch.distributed import _symmetric_memory
 
             config._micro_pipeline_tp = True
-            _symmetric_memory.enable_symm_mem_for_group(self.axes["tensor"].group[1])
+            enable: Any = _symmetric_memory.enable_symm_mem_for_group
+            enable(self.axes["tensor"].group[1])
         # Loss of logits of which a rank has some words.
         self._loss = (self._split_loss,) if self.axes["tensor"].size > 1 else ()
         if self.ranks == 1:
