@@ -21,7 +21,7 @@ from rankbench.rank.strategies.base import World
 from rankbench.rank.world import process_group
 
 SIZES = {"vocabulary": 64, "context": 16}
-DECODER = {"layers": 16, "width": 768, "heads": 8}
+DECODER = {"layers": 24, "width": 512, "heads": 8}
 # Of a block: four linear layers of attention, and two of four times the size.
 BLOCK = 4 * 12 * DECODER["width"] ** 2
 STEPS = 2

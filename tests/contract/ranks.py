@@ -16,6 +16,7 @@ from torch.multiprocessing import start_processes
 
 import rankbench
 from rankbench.environ import Place
+from rankbench.rank import variants
 
 PATIENCE = 300.0  # seconds
 
@@ -24,14 +25,19 @@ PATIENCE = 300.0  # seconds
 PRELOADED = [
     "torch",
     "torch._dynamo",  # Optimizers import this module.
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.distributed.optim",
     "torch.distributed.pipelining",
     "torch.distributed.rpc",
     "rankbench.rank.__main__",
-    "rankbench.rank.purposes.gate",
-    "rankbench.rank.purposes.measure",
-    "rankbench.rank.purposes.script",
+    "rankbench.rank.world.process_group",
+    *(
+        f"rankbench.rank.purposes.{name}"
+        for name in ("estimate", "gate", "measure", "script")
+    ),
+    *(f"rankbench.rank.strategies.{name}" for name in variants.names("strategy")),
 ]
 
 

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 import torch
 from equipment import STRATEGIES
+from ranks import PRELOADED
 
 from factories import make_cell
 from rankbench.matrix.candidate import shape_of
 
 pytestmark = pytest.mark.contract
 
+# All layers are alike.
 MODELS = {
-    "gpt": {"layers": 2, "width": 32, "heads": 4, "mlp": "swiglu"},
-    "llama": {"layers": 2, "width": 32, "heads": 4, "experts": 4},
+    "gpt": {"layers": 1, "width": 32, "heads": 4, "mlp": "swiglu"},
+    "llama": {"layers": 1, "width": 32, "heads": 4, "experts": 4},
 }
 # Matrix products, norms and sums, by the beginnings of their names.
 COMPUTING = ("mm", "bmm", "addmm", "add.", "native_layer_norm", "_fused_rms_norm")
@@ -95,7 +97,7 @@ def traced() -> dict[tuple[str, str], set[str]]:
         if "expert" not in options or model == "llama"
     ]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rankbench.rank.purposes.estimate"])
+    context.set_forkserver_preload(PRELOADED)
     # Each in a process of its own, because a rank remains what it is.
     with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
         found = [*pool.map(trace, asked)]

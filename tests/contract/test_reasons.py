@@ -20,47 +20,62 @@ pytestmark = pytest.mark.contract
 SUPERVISOR = """
 import sys
 from pathlib import Path
+from time import monotonic, sleep
+from types import SimpleNamespace
 from rankbench.launch.hosts.base import ThisMachine
 from rankbench.launch.processes import Stop
-from rankbench.launch.process.supervise import run_launch
+from rankbench.launch.process import supervise
 from rankbench.launch_spec import LaunchSpec
 
-run_launch(LaunchSpec.read(Path(sys.argv[1])), ThisMachine(), Stop())
+spec = LaunchSpec.read(Path(sys.argv[1]))
+marks = [spec.work / f"script/hangs{rank}" for rank in range(spec.shape.ranks)]
+
+
+def later():
+    # The time limit is over when all ranks hang, however long that took.
+    hang = all(mark.exists() for mark in marks)
+    return monotonic() + hang * 2 * spec.options.time_limit
+
+
+supervise.time = SimpleNamespace(monotonic=later, sleep=sleep)
+supervise.run_launch(spec, ThisMachine(), Stop())
 """
 
 # Name -> source, number of ranks, status and words of the reason.
 FORMS: dict[str, tuple[str, int, str, list[str]]] = {
     "sleeps": (
-        "import time\ndef train():\n    time.sleep(600)\ntrain()",
+        "import time\ndef train():\n    open('hangs0', 'w'), time.sleep(600)\ntrain()",
         1,
         "timeout",
         [
-            "rank 0 at train.py:3 in train: time.sleep(600)",
+            "rank 0 at train.py:3 in train: open('hangs0', 'w'), time.sleep(600)",
             "rankbench has seen 0 backwards, 0 optimizer steps: call rankbench.hooks",
         ],
     ),
     "holds Python's lock": (
-        "import re\nre.match('(a+)+$', 40 * 'a' + 'b')",
+        "import re\nopen('hangs0', 'w'), re.match('(a+)+$', 40 * 'a' + 'b')",
         1,
         "timeout",
-        ["rank 0 at train.py:2 in <module>: re.match("],
+        ["rank 0 at train.py:2 in <module>: open('hangs0', 'w'), re.match("],
     ),
     "waits for another rank": (
         "import os, time\nfrom torch import distributed\n"
         "distributed.init_process_group('gloo')\n"
-        "if os.environ['RANK'] == '0':\n    distributed.barrier()\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    open('hangs0', 'w'), distributed.barrier()\n"
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "time.sleep(600)",
+        "open('hangs1', 'w'), time.sleep(600)",
         2,
         "timeout",
-        ["rank 0 at train.py:5 in <module>: distributed.barrier()", "train.py:7"],
+        ["0 at train.py:5 in <module>: open('hangs0', 'w'), dist", "train.py:7"],
     ),
     "waits for a compiler that was ended": (
         "from torch.utils.file_baton import FileBaton\n"
-        "FileBaton('lock').try_acquire()\nFileBaton('lock').wait()",
+        "FileBaton('lock').try_acquire()\n"
+        "open('hangs0', 'w'), FileBaton('lock').wait()",
         1,
         "timeout",
-        ["rank 0 at train.py:3 in <module>: FileBaton(", "remove the file `lock` of"],
+        ["rank 0 at train.py:3 in <module>: open(", "remove the file `lock` of"],
     ),
     "crashes": (
         "import ctypes\nctypes.string_at(0)",
@@ -117,7 +132,6 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
 }
 # Variables that are set where rankbench is started. It chooses threads by itself.
 SET = {"MY_DATA_DIR": "/data", "HF_HOME": "/models", "MKL_NUM_THREADS": "3"}
-LIMIT = 15.0  # seconds, of those that hang
 
 Start = Callable[[str], tuple[Path, subprocess.Popen[bytes]]]
 
@@ -130,7 +144,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     def start(name: str) -> tuple[Path, subprocess.Popen[bytes]]:
         if name not in begun:
             folder = tmp_path_factory.mktemp("launch")
-            begun[name] = folder, supervise(folder, *FORMS[name][:3])
+            begun[name] = folder, supervise(folder, *FORMS[name][:2])
         return begun[name]
 
     yield start
@@ -139,9 +153,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         supervisor.wait(timeout=200)
 
 
-def supervise(
-    folder: Path, source: str, ranks: int, status: str
-) -> subprocess.Popen[bytes]:
+def supervise(folder: Path, source: str, ranks: int) -> subprocess.Popen[bytes]:
     script = folder / "own/train.py"
     script.parent.mkdir()
     script.write_text(source)
@@ -158,7 +170,7 @@ def supervise(
         own={"strategy": script},
         python=sys.executable,
         heartbeat_grace=5.0,
-        options=LaunchOptions(time_limit=LIMIT if status == "timeout" else 120.0),
+        options=LaunchOptions(time_limit=600.0),
     )
     spec.work.mkdir(parents=True)
     spec.write()

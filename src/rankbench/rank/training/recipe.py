@@ -23,7 +23,7 @@ from torch.utils.checkpoint import (
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from rankbench.cell import Cell
-from rankbench.rank.models import Replaced, become, find_blocks
+from rankbench.rank.models import Experts, Replaced, become, find_blocks
 from rankbench.rank.strategies.base import (
     Arithmetic,
     Batch,
@@ -132,6 +132,10 @@ def prepare_model(
     if cell.compile:
         # DDP would split the graph of a block at its buckets.
         torch._dynamo.config.optimize_ddp = False
+        for experts in (m for m in model.modules() if isinstance(m, Experts)):
+            # Shapes differ in every step.
+            apart = torch.compiler.disable(experts.share_as_read)
+            experts.share_as_read = apart  # type: ignore[method-assign]
     # torch 2.13 fails to compile what computes with DTensors again as a whole.
     within = cell.compile and cell.checkpointing == "full"
     checkpoint_blocks(model, cell.checkpointing, compiler if within else None)
