@@ -45,58 +45,45 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     return found
 
 
-def find_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-
-
 @pytest.mark.parametrize(
-    ("local_rank", "per_rank", "numbers"), [(0, 1, [0]), (3, 1, [3]), (1, 2, [2, 3])]
+    ("present", "ranks", "per_rank", "local_rank", "cell", "tasks", "numbers"),
+    [
+        (4, 4, 1, 0, {}, "", [0]),
+        (4, 4, 1, 3, {}, "", [3]),
+        (4, 2, 2, 1, {}, "", [2, 3]),
+        # Ranks share GPUs only if the cell allows it.
+        (1, 2, 1, 1, {"oversubscribe": True}, "", [0]),
+        # A task that sees its own GPUs, as by ``--gpu-bind=single:1``, takes them.
+        # Ranks that torchrun starts share one task.
+        (1, 2, 1, 1, {}, "2", [0]),
+        (1, 4, 1, 1, {}, "2", None),
+        (0, 2, 1, 1, {}, "", None),
+        (1, 2, 1, 1, {}, "", None),
+        (0, 2, 1, 1, {"oversubscribe": True}, "", None),
+    ],
 )
 def test_a_rank_drives_the_gpus_behind_those_of_earlier_ranks(
-    monkeypatch, local_rank, per_rank, numbers
+    monkeypatch, present, ranks, per_rank, local_rank, cell, tasks, numbers
 ):
-    find_gpus(monkeypatch, 4)
-    shape = make_shape(4 // per_rank, devices_per_rank=per_rank)
-    devices = choose_devices(make_cell(device="cuda"), shape, local_rank)
-    assert [device.index for device in devices] == numbers
-
-
-@pytest.mark.parametrize(
-    ("present", "oversubscribe"), [(0, False), (1, False), (0, True)]
-)
-def test_too_few_gpus_are_refused(monkeypatch, present, oversubscribe):
-    find_gpus(monkeypatch, present)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: present)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    shape = make_shape(ranks, devices_per_rank=per_rank)
+    made = make_cell(device="cuda", **cell)
+    if numbers is not None:
+        devices = choose_devices(made, shape, local_rank)
+        assert [device.index for device in devices] == numbers
+        return
     said = rf"GPU 1, but torch finds {present} here \(CUDA_VISIBLE_DEVICES: 3\): .*site"
-    cell = make_cell(device="cuda", oversubscribe=oversubscribe)
     with pytest.raises(RuntimeError, match=said):
-        choose_devices(cell, make_shape(2), 1)
-
-
-def test_a_task_that_sees_its_own_gpus_takes_them(monkeypatch):
-    """As by ``--gpu-bind=single:1``. Ranks that torchrun starts share one task."""
-    find_gpus(monkeypatch, 1)
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    assert choose_devices(make_cell(device="cuda"), make_shape(2), 1) == GPUS[:1]
-    with pytest.raises(RuntimeError, match="GPU 1, but torch finds 1"):
-        choose_devices(make_cell(device="cuda"), make_shape(4), 1)
-
-
-def test_ranks_share_gpus_only_if_the_cell_allows_it(monkeypatch):
-    find_gpus(monkeypatch, 1)
-    cell = make_cell(device="cuda", oversubscribe=True)
-    assert choose_devices(cell, make_shape(2), 1) == (GPUS[0],)
+        choose_devices(made, shape, local_rank)
 
 
 def test_all_gpus_of_a_rank_are_waited_for(waits):
     runtime: Any = SimpleNamespace(barrier=lambda: waits.append(CPU))
     wait_for_all(runtime, GPUS)
-    assert waits == [*GPUS, CPU, *GPUS]
-
-
-def test_a_rank_on_cpus_never_touches_cuda(waits):
     wait_for_all(process_group, (CPU, CPU))
-    assert not waits
+    assert waits == [*GPUS, CPU, *GPUS]
 
 
 def test_the_clock_fits_the_devices(monkeypatch):

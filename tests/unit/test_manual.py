@@ -46,31 +46,24 @@ def test_places_of_a_host(monkeypatch):
     assert [(p.local_rank, p.local_size) for p in second] == [(0, 2), (1, 2)]
 
 
-def test_rendezvous(tmp_path):
-    url, variables = choose_rendezvous("env", tmp_path)
-    assert url == "env://"
-    assert variables["MASTER_ADDR"] == "127.0.0.1"
-    assert 0 < int(variables["MASTER_PORT"]) < 65536
-    url, variables = choose_rendezvous("tcp", tmp_path)
-    address, _, port = url.rpartition(":")
-    assert (address, variables) == ("tcp://127.0.0.1", {})
-    assert 0 < int(port) < 65536
-    file = tmp_path / "rendezvous"
-    assert choose_rendezvous("file", tmp_path) == (f"file://{file}", {})
-    assert not file.exists()
-
-
-def test_rendezvous_of_several_hosts(tmp_path, monkeypatch):
-    first = ("localhost", 20017)
-    _, variables = choose_rendezvous("env", tmp_path, *first)
-    assert variables == {"MASTER_ADDR": "localhost", "MASTER_PORT": "20017"}
-    assert choose_rendezvous("tcp", tmp_path, *first) == ("tcp://localhost:20017", {})
+@pytest.mark.parametrize("first", [(), ("localhost", 20017)])
+def test_rendezvous(tmp_path, first, monkeypatch):
+    """Of one host at a free port of its own, of several hosts at a given one."""
+    address, wanted = first or ("127.0.0.1", None)
+    url, variables = choose_rendezvous("env", tmp_path, *first)
+    assert (url, variables["MASTER_ADDR"]) == ("env://", address)
+    tcp, no_variables = choose_rendezvous("tcp", tmp_path, *first)
+    assert (tcp.rpartition(":")[0], no_variables) == (f"tcp://{address}", {})
+    for port in (variables["MASTER_PORT"], tcp.rpartition(":")[2]):
+        assert 0 < int(port) < 65536
+        assert wanted in (None, int(port))
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_STEP_ID", "3")
     file = tmp_path / "rendezvous.4711.3"
-    file.touch()
-    # The file exists already if a rank of another host was faster.
+    if first:
+        file.touch()  # by a rank of another host that was faster
     assert choose_rendezvous("file", tmp_path, *first) == (f"file://{file}", {})
+    assert file.exists() is bool(first)
 
 
 def test_rendezvous_at_a_host_that_is_unknown_here(tmp_path):
