@@ -52,11 +52,6 @@ class ScriptWindow(Window):
 
     counted: tuple[int, ...] = ()
 
-    def mark(self, phase: str) -> None:
-        """Note that a phase ends now, if phases are told apart."""
-        if len(self.phases) > 1:
-            self.clock.mark(phase)
-
     def count(self, sizes: tuple[int, ...]) -> None:
         """Add what the inputs of a forward count."""
         known = self.counted or (0,) * len(sizes)
@@ -188,8 +183,10 @@ class ScriptSession:
         return "" if self.ended else f"{SEEN} {seen}: {MARK_STEPS}"
 
     def _mark(self, phase: str) -> None:
-        if self.window is not None:
-            self.window.mark(phase)
+        """Note that a phase ends now, if phases are told apart."""
+        window = self.window
+        if window is not None and len(window.phases) > 1:
+            window.clock.mark(phase)
 
     def _on_step(self) -> None:
         if self.is_marked:
@@ -245,8 +242,8 @@ class ScriptSession:
         if self._is_ddp:
             self._is_ddp = False
             self.inputs = digest_values(inputs)
+        self._mark("load")
         if self.window is not None:
-            self.window.mark("load")
             self.window.count(leading_sizes(inputs))
 
     def _end_look(self) -> None:
