@@ -1,4 +1,4 @@
-"""Ranks as one starts them by hand: a command each, with its place as arguments."""
+"""Ranks as one starts them by hand: a command each, its place in the environment."""
 
 from __future__ import annotations
 
