@@ -98,7 +98,6 @@ def write_spec_like(record: dict[str, Any], folder: Path) -> LaunchSpec:
         cell=Cell.from_dict(record["cell"]),
         shape=Shape(**record["shape"]),
         data_dir=folder,
-        phases=record["phases"],
         threads=record["ranks"][0]["threads"],
         heartbeat_grace=1e9,
     )

@@ -140,7 +140,6 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
         cell=cell,
         shape=shape,
         data_dir=data_dir,
-        phases=[],
         threads=1,
         heartbeat_grace=60.0,
     )

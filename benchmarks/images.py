@@ -186,7 +186,6 @@ def make_spec(backend: str) -> LaunchSpec:
         cell=cell,
         shape=shape,
         data_dir=Path("/nonexistent"),
-        phases=list(facts.phases),
         threads=1,
         heartbeat_grace=60,
         options=LaunchOptions(time_limit=300),

@@ -148,7 +148,6 @@ def _write_spec(folder: Path, name: str, args: list[str]) -> LaunchSpec:
         cell=replace(cell, script=about, own_strategy={"file": name}),
         shape=replace(shape, cores_per_rank=0),
         data_dir=folder,
-        phases=[],
         threads=1,
         heartbeat_grace=600,
         own={"strategy": frozen / name},

@@ -59,7 +59,6 @@ def make_spec(planned, folder: Path, data_dir: Path) -> LaunchSpec:
         cell=replace(planned.cell, epochs=None, steps=1, warmup=0),
         shape=planned.shape,
         data_dir=Path(os.path.abspath(data_dir)),
-        phases=list(planned.phases),
         threads=1,
         heartbeat_grace=60.0,
     )

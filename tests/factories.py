@@ -78,7 +78,6 @@ def make_spec(**changes: Any) -> LaunchSpec:
         "cell": make_cell(),
         "shape": make_shape(),
         "data_dir": Path("/data"),
-        "phases": [],
         "threads": 1,
         "heartbeat_grace": 15.0,
     }

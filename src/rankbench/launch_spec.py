@@ -67,7 +67,6 @@ class LaunchSpec:
     Attributes:
         data_dir: folder of the prepared data sets.
         source: the folder that contains the package rankbench.
-        phases: names of the phases of a step, in order.
         threads: number of CPU threads of a rank.
         heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
         python: the interpreter of the ranks.
@@ -90,7 +89,6 @@ class LaunchSpec:
     cell: Cell
     shape: Shape
     data_dir: Path
-    phases: list[str]
     threads: int
     heartbeat_grace: float
     options: LaunchOptions = LaunchOptions()

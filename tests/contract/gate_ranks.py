@@ -75,7 +75,6 @@ def run_ranks(
         folder,
         cell=whole,
         shape=shape,
-        phases=list(facts.phases),
         purpose=purpose,
         seeds=list(seeds),
         options=launch or LaunchOptions(),

@@ -21,7 +21,6 @@ def test_its_file_says_all_of_it(tmp_path):
         directory=tmp_path,
         cell=make_cell(options={"bucket_mb": 1}, own_files={"data": {"file": "a.py"}}),
         shape=make_shape(2),
-        phases=["load"],
         options=LaunchOptions(save_model="per_rank", collectives=True),
         hosts=("node1", "node2"),
         scratch=Path("/scratch/1"),

@@ -196,7 +196,6 @@ class Attempt:
             cell=self.cell.at_rate(self.shape.global_batch),
             shape=self.shape,
             data_dir=self.data_dir,
-            phases=list(planned.phases),
             threads=int(threads),
             heartbeat_grace=site["heartbeat_grace"],
             options=LaunchOptions.choose(plan.experiment),
