@@ -58,11 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"rankbench: {error}", aside=True)
         return BAD_INPUT
     except ModuleNotFoundError as error:
-        from rankbench.commands._extras import find_extra, say_missing
+        from rankbench.commands._extras import explain_module
 
-        if (extra := find_extra(error.name or "")) is None:
+        if (said := explain_module(error.name or "")) is None:
             raise
-        said = say_missing([str(error.name)], [extra])
         say(f"rankbench: {said}", aside=True)
         return BAD_INPUT
     return status

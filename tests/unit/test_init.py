@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.assets import find_asset
-from rankbench.commands._extras import find_extra, require
+from rankbench.commands._extras import explain_module, require
 from rankbench.matrix.site import read_site
 from rankbench.schema import load_yaml
 
@@ -60,7 +60,10 @@ def test_init_keeps_what_is_there(tmp_path, cli):
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "rankbench.results.bundle", None)
-    monkeypatch.setattr("rankbench.commands._extras.find_extra", lambda name: "results")
+    listed = ["rankbench; extra == 'results'"]
+    monkeypatch.setattr(
+        "rankbench.commands._extras.metadata.requires", lambda _: listed
+    )
     assert "pip install 'rankbench[results]'" in cli("verify", tmp_path, status=2).err
 
 
@@ -78,7 +81,8 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch, cli):
     ],
 )
 def test_modules_of_extras(module, extra):
-    assert find_extra(module) == extra
+    said = explain_module(module)
+    assert f"rankbench[{extra}]" in said if extra else said is None
 
 
 @pytest.fixture

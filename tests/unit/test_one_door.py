@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rankbench.cli import load_commands, main, read_arguments
-from rankbench.commands import images, rerun, run
+from rankbench.commands import _execute, images, rerun
 from rankbench.commands._base import how_to_continue, plan_run, resolve
 from rankbench.project import status
 
@@ -145,7 +145,7 @@ def test_images_are_tested_or_shown_or_built(folder, cli):
     )
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that would have been run; none of them is."""
     given: list[list[str]] = []
 
@@ -153,12 +153,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
         given.append(list(argv))
         return 0
 
-    monkeypatch.setattr(module, "run_target", keep)
+    for module in (_execute, images):
+        monkeypatch.setattr(module, "run_command", keep)
     return given
 
 
 def test_prepare_asks_snakemake(folder, monkeypatch):
-    given = asked(monkeypatch, run)
+    given = asked(monkeypatch)
     assert main(["run", "--prepare", "--only", "strategy=single"]) == 0
     (argv,) = given
     assert argv[0] == sys.executable
@@ -198,7 +199,7 @@ def test_rerun_of_a_part(folder, monkeypatch, capsys):
 
 
 def test_images_of_an_experiment_and_by_name(folder, monkeypatch, capsys):
-    given = asked(monkeypatch, images)
+    given = asked(monkeypatch)
     here = ["--site", "container_profile"]
     assert main(["images", *here]) == 0
     assert main(["images", "gloo-cpu", *here, "--force"]) == 0

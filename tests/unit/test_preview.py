@@ -8,6 +8,7 @@ import pytest
 
 from factories import make_record, make_site, read_plan_of
 from rankbench.project import preview as preview_module
+from rankbench.project.jobs import mean_of_cell
 from rankbench.project.preview import LISTED, Preview
 from rankbench.project.run import Pending, Run
 from rankbench.record import NOT_MEASURED, Layout, write_json
@@ -19,7 +20,6 @@ name: x
 strategy: [single, ddp]
 backend: [gloo, mpi]
 topology: [1x1, 1x2]
-gate: false
 """
 SINGLE = "single.none.1x2.convnet.digits"
 ONE, TWO = "ddp.gloo.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"
@@ -30,6 +30,7 @@ def preview_of(
     text: str,
     pending: dict[str, int] | int,
     seconds: dict[str, float] | None = None,
+    beside: int = 0,
     **site: object,
 ) -> Preview:
     """Of cells that lack so many launches, and of earlier launches of so many seconds.
@@ -45,7 +46,10 @@ def preview_of(
     if isinstance(pending, int):
         pending = {cell.id: pending for cell in plan.feasible}
     run = Run(plan, layout, list(plan.cells.values()))
-    run.pending = {name: Pending(left, NOT_MEASURED) for name, left in pending.items()}
+    run.pending = {
+        name: Pending(left, NOT_MEASURED, beside=beside, mean=mean_of_cell(run, name))
+        for name, left in pending.items()
+    }
     return Preview(run)
 
 
@@ -89,7 +93,7 @@ def test_nothing_to_do(tmp_path):
 
 def test_marks_and_launches_that_are_not_measured(tmp_path):
     text = "name: x\nstrategy: ddp\ntopology: 1x3\noversubscribe: true\n"
-    lines = preview_of(tmp_path, text, 3).lines()
+    lines = preview_of(tmp_path, text, 3, beside=1).lines()
     assert lines[1].startswith("3 launches and 1 for gates or profiles, 12 processes")
     assert any(line.endswith("3 ranks  [oversubscribed]") for line in lines)
 

@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import IO
 
-from rankbench.commands._base import how_to_continue, require_workflow
+from rankbench.commands._base import argv_for, how_to_continue, require_workflow
 from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._quiet import wait_until_quiet
 from rankbench.invocation import shown
@@ -37,8 +37,8 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     Args:
         run: the run, not begun yet; it is begun here, so that Snakemake need not.
         argv: the command.
-        arguments: of the command of rankbench; verbose: whether to show the output of
-            Snakemake as well; wait_quiet: minutes to wait for other programs.
+        arguments: of the command of rankbench; wait_quiet: minutes to wait for other
+            programs.
 
     Returns:
         The exit status: 0 success, 1 a cell or Snakemake failed, 130 interrupted.
@@ -59,7 +59,7 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
         open(log, "w") as file,
         start_snakemake(argv, file, run.lock) as (child, signals),
     ):
-        _follow(run, child, logs, Tail(log), verbose=arguments.verbose)
+        _follow(run, child, logs, Tail(log))
     assert run.lock is not None
     run.lock.close()
     if signals:
@@ -80,8 +80,14 @@ def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int
     return FINDING if status or failed else OK
 
 
-def run_target(argv: Sequence[str]) -> int:
-    """Run a command to its end, and show its output; return 0, 1 or 130.
+def run_target(run: Run, arguments: argparse.Namespace, target: str) -> int:
+    """Make a target by Snakemake, and show its output; return 0, 1 or 130."""
+    require_workflow(run)
+    return run_command(argv_for(arguments, target))
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Run a command to its end, as `run_target`.
 
     Its output goes to stderr, because stdout is for results.
     """
@@ -128,8 +134,6 @@ def _follow(
     child: subprocess.Popen[bytes],
     logs: Sequence[Tail],
     output: Tail,
-    *,
-    verbose: bool,
 ) -> None:
     """Show what jobs and builds of images say, until Snakemake ends."""
     has_queue = scheduler_of(run.plan.site).has_queue
@@ -141,7 +145,7 @@ def _follow(
             ended = True
         # Builds of images explain a late first launch.
         for line in output.read():
-            if verbose or line.partition("  ")[0] in run.plan.images:
+            if line.partition("  ")[0] in run.plan.images:
                 say(line, aside=True)
         now = time.monotonic()
         for line in [line for log in logs for line in log.read()]:

@@ -1,9 +1,9 @@
-"""Finds the extra of rankbench that installs a package, and missing packages."""
+"""Which packages are missing, and the extra of rankbench that installs them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from importlib import metadata
 
 from rankbench.environ import version_of
@@ -12,50 +12,46 @@ from rankbench.environ import version_of
 _REQUIREMENT = re.compile(r"([\w.-]+)[^\[]*\bextra == ['\"]([\w-]+)['\"]")
 
 
-def find_extra(module: str) -> str | None:
-    """The extra that installs a module; None if there is none."""
-    name = module.partition(".")[0].lower()
-    for package, extra in _read_requirements():
-        if package.replace("-", "_").lower() == name:
-            return extra
-    return None
-
-
 def require(*extras: str) -> None:
     """Check that the packages of these extras are installed.
 
     Raises:
         ValueError: a package is missing; the message has the command that installs it.
     """
+
+    def is_missing(package: str, extra: str) -> bool:
+        return extra in extras and version_of(package) is None
+
+    if said := _explain(is_missing):
+        raise ValueError(said)
+
+
+def explain_module(name: str) -> str | None:
+    """The extra that installs a module, in words; None if there is none."""
+    sought = name.partition(".")[0].lower()
+    return _explain(lambda package, _: package.replace("-", "_").lower() == sought)
+
+
+def _explain(is_missing: Callable[[str, str], bool]) -> str | None:
+    """The missing packages, and the command that installs them; None if none is.
+
+    Args:
+        is_missing: asked for package and extra of each optional requirement. There is
+            none if rankbench is not installed but only copied.
+    """
+    try:
+        listed = metadata.requires("rankbench") or ()
+    except metadata.PackageNotFoundError:
+        return None
+    known = [match.groups() for match in map(_REQUIREMENT.match, listed) if match]
     missing = [
-        (package, extra)
-        for package, extra in _read_requirements()
-        if extra in extras and version_of(package) is None
+        (package, extra) for package, extra in known if is_missing(package, extra)
     ]
-    if missing:
-        packages = [package for package, _ in missing]
-        wanted = dict.fromkeys(extra for _, extra in missing)
-        raise ValueError(say_missing(packages, list(wanted)))
-
-
-def say_missing(packages: list[str], extras: list[str]) -> str:
-    """An error message: the missing packages, and the command that installs them."""
+    if not missing:
+        return None
+    packages, extras = (dict.fromkeys(words) for words in zip(*missing, strict=True))
     are = "is" if len(packages) == 1 else "are"
     return (
         f"this needs {', '.join(packages)}, which {are} not installed: "
         f"pip install 'rankbench[{','.join(extras)}]'"
     )
-
-
-def _read_requirements() -> Iterator[tuple[str, str]]:
-    """Package and extra of each optional requirement, from installed metadata.
-
-    Yields nothing if rankbench is not installed but only copied.
-    """
-    try:
-        requirements = metadata.requires("rankbench")
-    except metadata.PackageNotFoundError:
-        return
-    for requirement in requirements or ():
-        if found := _REQUIREMENT.match(requirement):
-            yield found[1], found[2]

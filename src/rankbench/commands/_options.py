@@ -174,7 +174,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "MINUTES",
         default=0.0,
     ),
-    "--verbose": _switch("show the output of Snakemake, too"),
     "--no-plots": _switch("write only tables"),
     "--failed": _switch("all failed cells"),
     "--stale": _switch("all cells whose definition or image has changed"),

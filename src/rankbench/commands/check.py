@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rankbench.commands._base import argv_for, plan_run, require_workflow
+from rankbench.commands._base import plan_run
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import (
     FINDING,
@@ -69,10 +69,9 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _check_hosts(run: Run, arguments: argparse.Namespace) -> int:
-    require_workflow(run)
     # Snakemake would end with an exception of its own below the faults.
     found = run.layout.work / "hosts.json"
-    status = run_target(argv_for(arguments, str(found)))
+    status = run_target(run, arguments, str(found))
     if status == OK:
         from rankbench.launch.site import hosts
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from rankbench.commands._base import (
-    argv_for,
-    plan_run,
-    require_workflow,
-    shift_experiment,
-)
-from rankbench.commands._execute import run_target
+from rankbench.commands._base import plan_run, shift_experiment
+from rankbench.commands._execute import run_command, run_target
 from rankbench.commands._options import command, print_json
 from rankbench.failures import IMAGE
 from rankbench.launch.images.store import (
@@ -53,7 +49,7 @@ def make_images(arguments: argparse.Namespace) -> int:
     images = _choose(run, arguments.name)
     status = 0
     if not arguments.show:
-        status = run_target(_argv(run, list(images), arguments))
+        status = _make(run, images, arguments)
     if arguments.json:
         print_json([_describe(image) for image in images.values()])
     elif arguments.show:
@@ -77,20 +73,17 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
     return {name: known[name] for name in run.image_names}
 
 
-def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str]:
+def _make(run: Run, images: Mapping[str, Image], arguments: argparse.Namespace) -> int:
+    """Make them by Snakemake, or test or make them here; return 0, 1 or 130."""
     if not arguments.name and not arguments.test and not arguments.force:
-        require_workflow(run)
-        return argv_for(arguments, "images")
+        return run_target(run, arguments, "images")
     settings = {key: run.plan.site[key] for key in SETTINGS}
-    settings["images"] = {
-        name: run.known_images[name].given
-        for name in names
-        if name in run.known_images and run.known_images[name].given
-    }
+    given = {n: run.known_images[n].given for n in images if n in run.known_images}
+    settings["images"] = {name: one for name, one in given.items() if one}
     module = [sys.executable, "-m", "rankbench.launch.images"]
-    action = [*module, "test" if arguments.test else "build", *names]
+    action = [*module, "test" if arguments.test else "build", *images]
     force = ["--force"] if arguments.force else []
-    return [*action, "--settings", json.dumps(settings), *force]
+    return run_command([*action, "--settings", json.dumps(settings), *force])
 
 
 def _describe(image: Image) -> dict[str, Any]:

@@ -30,7 +30,7 @@ FOLDER = Path("replay")
 
 
 @command(
-    options="BUNDLE --run --run-their-code --site --at-least --confidence --verbose",
+    options="BUNDLE --run --run-their-code --site --at-least --confidence",
     examples=(
         "replay docs/example --run",
         "replay results.tar.zst --run --run-their-code --site slurm_profile",

@@ -14,7 +14,7 @@ from rankbench.project.status import RERUN_WORDS, find_rerun
 
 @command(
     options="EXPERIMENT CELLS --override --site "
-    "--only --failed --stale --with-base --wait-quiet --verbose",
+    "--only --failed --stale --with-base --wait-quiet",
     examples=(
         "rerun ddp.gloo.1x2.convnet.digits --with-base",
         "rerun scaling.yaml ddp.gloo.1x2.convnet.digits",

@@ -12,7 +12,6 @@ from rankbench.commands._base import (
     describe_states,
     how_to_rerun,
     plan_run,
-    require_workflow,
 )
 from rankbench.commands._execute import execute, run_target, states_of
 from rankbench.commands._memory import (
@@ -45,7 +44,7 @@ _OWN = {
 
 @command(
     options="MEASURED --override --site --only --dry-run --memory --fit "
-    "--prepare --next --wait-quiet --verbose --no-plots",
+    "--prepare --next --wait-quiet --no-plots",
     examples=(
         "run -n",
         "run studies/gpt-scaling.yaml -n --memory",
@@ -132,8 +131,7 @@ def _look(
 def _prepare(arguments: argparse.Namespace) -> int:
     """Make the data files that the cells read."""
     run = plan_run(arguments)
-    require_workflow(run)
-    status = run_target(argv_for(arguments, "prepare"))
+    status = run_target(run, arguments, "prepare")
     if arguments.json:
         files = data_files(run).values()
         print_json([{"file": str(f), "there": f.exists()} for f in files])

@@ -67,7 +67,13 @@ def find_pending(run: Run) -> dict[str, Pending]:
             else _find_lack(run, cell)
             for cell in run.feasible
         }
-        run.pending = {name: lack for name, lack in found.items() if lack}
+        run.pending = {
+            name: lack._replace(
+                beside=_count_beside(run, name, lack), mean=mean_of_cell(run, name)
+            )
+            for name, lack in found.items()
+            if lack
+        }
     return run.pending
 
 
@@ -200,14 +206,9 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
 
 def _seconds(run: Run, cells: Sequence[str]) -> Callable[[int], float]:
     """Return the seconds that a job may take, as a function of its rounds."""
-    # Files of the cells are read once.
-    lacks = find_pending(run)
-    facts = [
-        (lacks[cell].launches, count_beside(run, cell), mean_of_cell(run, cell))
-        for cell in cells
-    ]
+    lacks = [find_pending(run)[cell] for cell in cells]
     return lambda rounds: job_seconds(
-        [(min(rounds, left) + beside, mean) for left, beside, mean in facts],
+        [(min(rounds, lack.launches) + lack.beside, lack.mean) for lack in lacks],
         time_limit=run.plan.experiment["time_limit"],
     )
 
@@ -249,13 +250,8 @@ def why_too_long(run: Run) -> str | None:
     return None
 
 
-def count_beside(run: Run, cell_id: str) -> int:
-    """Return how many launches a pending cell needs that are not measured.
-
-    Its gate and its profile, unless an earlier run has made them.
-    """
-    experiment, lack = run.plan.experiment, find_pending(run)[cell_id]
-    cell = run.plan.cells[cell_id].cell
+def _count_beside(run: Run, cell_id: str, lack: Pending) -> int:
+    experiment, cell = run.plan.experiment, run.plan.cells[cell_id].cell
     wanted = {
         GATE: experiment["gate"] and lack.launches > 0 and has_gate(cell),
         PROFILE: experiment["profile"],
@@ -293,8 +289,7 @@ def held_seconds(run: Run, allocation: str) -> float:
         hosts = max(size.nodes for size in sizes)
         devices = hosts * max(size.devices_per_node for size in sizes)
         total += devices * sum(
-            (pending[cell.id].launches + count_beside(run, cell.id))
-            * launch_seconds(mean_of_cell(run, cell.id), limit)
+            pending[cell.id].total * launch_seconds(pending[cell.id].mean, limit)
             for cell in group
         )
     return total
@@ -309,11 +304,13 @@ def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:
     budget, limit = run.plan.experiment["budget"], run.plan.experiment["time_limit"]
     if budget is None or not cells:
         return
-    needed, unknown = 0.0, 0
-    for cell in cells:
-        mean = mean_of_cell(run, cell.id)
-        unknown += mean is None
-        needed += cell.cell.size.devices * (limit if mean is None else mean)
+    lacks = find_pending(run)
+    means = [lacks[cell.id].mean for cell in cells]
+    unknown = means.count(None)
+    needed = sum(
+        cell.cell.size.devices * (limit if mean is None else mean)
+        for cell, mean in zip(cells, means, strict=True)
+    )
     if needed > budget:
         raise ValueError(
             f"budget: {budget / 3600:.3g} device-hours: one round of {len(cells)} "

@@ -11,7 +11,6 @@ from rankbench.launch.images.store import reason_to_make
 from rankbench.matrix.plan import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
 from rankbench.plan import PlannedCell
 from rankbench.project.jobs import (
-    count_beside,
     find_pending,
     group_of,
     held_seconds,
@@ -34,8 +33,6 @@ class Preview:
     Attributes:
         chosen: the cells of the run.
         lacks: id of a cell to measure -> what it lacks.
-        counts: id of such a cell -> launches to come, with those that are not measured
-            (gate, profile).
         means: id of such a cell -> mean seconds of its earlier launches, or None;
             `others`: of cells that tell how long those without any may take.
         images: image to make before -> reason.
@@ -56,11 +53,7 @@ class Preview:
         experiment = run.plan.experiment
         self.chosen, self.experiment = run.chosen, experiment
         self.lacks, jobs = find_pending(run), jobs_of(run)
-        self.counts = {
-            name: lack.launches + count_beside(run, name)
-            for name, lack in self.lacks.items()
-        }
-        self.means = {name: mean_of_cell(run, name) for name in self.lacks}
+        self.means = {name: lack.mean for name, lack in self.lacks.items()}
         self.others: dict[str, float | None] = {}
         if None in self.means.values():
             known = (cell.id for cell in run.plan.feasible if cell.id not in self.lacks)
@@ -135,9 +128,9 @@ class Preview:
         """Device time of the run, by seconds of a launch; else of `time_limit`."""
         limit: float = self.experiment["time_limit"]
         return sum(
-            c.cell.size.devices * self.counts[c.id] * each.get(c.id, limit)
+            c.cell.size.devices * self.lacks[c.id].total * each.get(c.id, limit)
             for c in self.chosen
-            if c.id in self.counts
+            if c.id in self.lacks
         )
 
     def _describe(self, cell: PlannedCell) -> str:
@@ -149,12 +142,12 @@ class Preview:
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
-        beside = sum(self.counts.values()) - launches
-        processes = sum(c.shape.ranks * self.counts[c.id] for c in pending)
+        beside = sum(lack.beside for lack in self.lacks.values())
+        processes = sum(c.shape.ranks * self.lacks[c.id].total for c in pending)
         more = f" and {beside} for gates or profiles" if beside else ""
         limit = f"time_limit: {self.experiment['time_limit']:g} s each"
         if each := fill_means({**self.others, **self.means}):
-            seconds = sum(self.counts[c.id] * each[c.id] for c in pending)
+            seconds = sum(self.lacks[c.id].total * each[c.id] for c in pending)
             time = "" if self.jobs else f"{minutes(seconds)}, "
             used = _hours(self._device_seconds(each))
             cost = f"about {time}{used} device-hours, by earlier launches"

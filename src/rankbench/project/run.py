@@ -111,12 +111,22 @@ class Pending(NamedTuple):
         why: in words.
         again: whether it needs a new attempt.
         done: how many its attempt has.
+        beside: how many it needs that are not measured: its gate and its profile,
+            unless an earlier run has made them.
+        mean: seconds of its latest launches; None if there are none.
     """
 
     launches: int
     why: str
     again: bool = False
     done: int = 0
+    beside: int = 0
+    mean: float | None = None
+
+    @property
+    def total(self) -> int:
+        """All launches to come."""
+        return self.launches + self.beside
 
 
 @dataclass
