@@ -119,8 +119,7 @@ def _slowest(ranks: list[list[list[float]]]) -> list[float]:
 
 def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     """Run one rank: alternate blocks of the bare loop and of the harness."""
-    from rankbench.environ import physical_cores, read_place
-    from rankbench.rank.world.places import choose_cores, pin
+    from rankbench.environ import choose_cores, physical_cores, pin, read_place
 
     fields, numbers = json.loads(spec.read_text())
     cell, shape, place = Cell.from_dict(fields), Shape(**numbers), read_place()

@@ -142,8 +142,7 @@ def busy(spans: Sequence[Span]) -> float:
 
 def be_rank(steps: int, out: Path) -> None:
     """Run one rank: for each schedule, time the work of its stages."""
-    from rankbench.environ import physical_cores, read_place
-    from rankbench.rank.world.places import choose_cores, pin
+    from rankbench.environ import choose_cores, physical_cores, pin, read_place
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))

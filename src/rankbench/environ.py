@@ -309,6 +309,21 @@ def restore_job(environ: MutableMapping[str, str] = os.environ) -> None:
     environ.update(json.loads(environ.pop(_KEPT, "{}")))
 
 
+def check_name(host: str) -> None:
+    """Check that this host can resolve a host name; torch would retry without a word.
+
+    Raises:
+        OSError: it cannot; names both hosts.
+    """
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        raise OSError(
+            f"the host {socket.gethostname()} cannot resolve {host}: {error.strerror} "
+            "(ranks find each other by these names: /etc/hosts or a name server)"
+        ) from None
+
+
 _SYSTEM = Path("/sys/devices/system/cpu")
 
 
@@ -330,6 +345,21 @@ def physical_cores(
             core = -1, cpu  # unknown on some virtual machines: each CPU is a core
         cores.setdefault(core, []).append(cpu)
     return list(cores.values())
+
+
+def choose_cores(
+    local_rank: int, cores_per_rank: int, cores: list[list[int]]
+) -> list[list[int]]:
+    """The cores of one rank; if there are not enough, ranks share them in turn."""
+    first = local_rank * cores_per_rank
+    return [cores[(first + i) % len(cores)] for i in range(cores_per_rank)]
+
+
+def pin(cores: list[list[int]]) -> None:
+    """Bind this process and its existing threads to these cores."""
+    cpus = {cpu for core in cores for cpu in core}
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cpus)
 
 
 def read_stat(pid: int | str | None) -> list[str]:

@@ -556,7 +556,7 @@ def _plant_delay(part: Part) -> tuple[float, float, bool]:
 
     from rankbench.rank.strategies.base import World
     from rankbench.rank.strategies.ddp import Ddp
-    from rankbench.rank.training.clock import make_clock
+    from rankbench.rank.training.loop import make_clock
 
     device = torch.device(part.device, *(() if part.dry else (0,)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankbench.rank.training.clock import CudaClock, HostClock, make_clock
+from rankbench.rank.training.loop import CudaClock, HostClock, make_clock
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ from rankbench.launch.process.reports import find_shared_gpu
 from rankbench.rank.facts import collectives, usage
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.strategies.base import Operation, World
-from rankbench.rank.training.clock import (
+from rankbench.rank.training.loop import (
     CudaClock,
     HostClock,
     WaitingClock,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.environ import physical_cores
-from rankbench.rank.world.places import bind_near, choose_cores
+from rankbench.environ import choose_cores, physical_cores
+from rankbench.rank.world.devices import bind_near
 
 pytestmark = pytest.mark.unit
 

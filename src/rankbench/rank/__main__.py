@@ -15,7 +15,13 @@ import os
 import sys
 from pathlib import Path
 
-from rankbench.environ import physical_cores, read_place, restore_devices
+from rankbench.environ import (
+    choose_cores,
+    physical_cores,
+    pin,
+    read_place,
+    restore_devices,
+)
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
 from rankbench.rank.world.lifeline import (
@@ -25,7 +31,6 @@ from rankbench.rank.world.lifeline import (
     report_failure,
     watch_heartbeat,
 )
-from rankbench.rank.world.places import choose_cores, pin
 
 
 def run_rank(spec_path: Path, init_method: str = "env://") -> None:

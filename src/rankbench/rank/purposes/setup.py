@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rankbench.cell import Cell, Shape
-from rankbench.environ import Place, meeting_host
+from rankbench.environ import Place, check_name, meeting_host
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
@@ -34,12 +34,12 @@ from rankbench.rank.training.recipe import (
 )
 from rankbench.rank.world.devices import (
     Runtime,
+    bind_near,
     choose_devices,
     find_runtime,
     gpus_among,
 )
 from rankbench.rank.world.lifeline import Duty
-from rankbench.rank.world.places import bind_near, check_name
 from rankbench.record import write_json
 
 

@@ -31,8 +31,7 @@ from rankbench.rank.scripts.observing import (
     trained_weights,
     watch,
 )
-from rankbench.rank.training.clock import make_clock
-from rankbench.rank.training.loop import Window
+from rankbench.rank.training.loop import Window, make_clock
 from rankbench.rank.world.lifeline import Progress
 
 # Load: until forward begins. Backward: until it returns, with the loss function.

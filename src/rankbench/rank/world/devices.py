@@ -8,12 +8,13 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
 
 from rankbench.cell import Cell, Shape
-from rankbench.environ import Place, is_task
+from rankbench.environ import Place, is_task, pin
 
 
 class Runtime(Protocol):
@@ -117,3 +118,32 @@ def wait_for_devices(devices: Iterable[torch.device]) -> None:
 def gpus_among(devices: Iterable[torch.device]) -> list[torch.device]:
     """The GPUs among these devices, each of them once."""
     return [device for device in dict.fromkeys(devices) if device.type == "cuda"]
+
+
+_PCI = Path("/sys/bus/pci/devices")
+
+
+def bind_near(gpus: Iterable[str | None], devices: Path = _PCI) -> None:
+    """Bind this process to the CPUs next to its GPUs, among those that it may use.
+
+    On another socket it would reach them over the link between sockets. It keeps all
+    of its CPUs if none is near, or if the kernel does not tell.
+
+    Args:
+        gpus: place of each GPU on the PCI bus, DOMAIN:BUS:DEVICE; None if unknown.
+        devices: where the kernel describes PCI devices.
+    """
+    near = {cpu for gpu in gpus if gpu for cpu in _read_cpus(gpu, devices)}
+    if allowed := near & os.sched_getaffinity(0):
+        pin([list(allowed)])
+
+
+def _read_cpus(gpu: str, devices: Path) -> set[int]:
+    """The CPUs of the NUMA node of a PCI device: the kernel's ``0-3,8-11``."""
+    domain, bus, device = gpu.split(":")
+    try:
+        text = (devices / f"{domain:0>4}:{bus}:{device}.0/local_cpulist").read_text()
+    except OSError:
+        return set()
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}

@@ -12,10 +12,10 @@ import argparse
 import os
 from pathlib import Path
 
-from rankbench.environ import keep_devices, read_node, without_job
+from rankbench.environ import check_name, keep_devices, read_node, without_job
 from rankbench.launch_spec import LOOPBACK, LaunchSpec
 from rankbench.rank.world.lifeline import report_failure
-from rankbench.rank.world.places import check_name, find_free_port
+from rankbench.rank.world.places import find_free_port
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Which ranks belong to this host, on which cores they run, and where they meet.
+"""Which ranks belong to this host, and where they meet.
 
 It does not import torch, because that would take longer than everything else it does.
 """
@@ -6,12 +6,11 @@ It does not import torch, because that would take longer than everything else it
 from __future__ import annotations
 
 import argparse
-import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from rankbench.environ import Place, launch_id, read_node
+from rankbench.environ import Place, check_name, launch_id, read_node
 from rankbench.launch_spec import LOOPBACK
 
 
@@ -67,21 +66,6 @@ def choose_rendezvous(
     return "env://", {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
 
 
-def check_name(host: str) -> None:
-    """Check that this host can resolve a host name; torch would retry without a word.
-
-    Raises:
-        OSError: it cannot; names both hosts.
-    """
-    try:
-        socket.getaddrinfo(host, None)
-    except socket.gaierror as error:
-        raise OSError(
-            f"the host {socket.gethostname()} cannot resolve {host}: {error.strerror} "
-            "(ranks find each other by these names: /etc/hosts or a name server)"
-        ) from None
-
-
 def find_free_port(host: str = LOOPBACK) -> int:
     """A port that is free now at this address of this host."""
     with socket.create_server((host, 0)) as server:
@@ -113,47 +97,3 @@ def announce(
     else:
         store.set(f"met {place.rank}", "")
     return host, port
-
-
-_PCI = Path("/sys/bus/pci/devices")
-
-
-def choose_cores(
-    local_rank: int, cores_per_rank: int, cores: list[list[int]]
-) -> list[list[int]]:
-    """The cores of one rank; if there are not enough, ranks share them in turn."""
-    first = local_rank * cores_per_rank
-    return [cores[(first + i) % len(cores)] for i in range(cores_per_rank)]
-
-
-def pin(cores: list[list[int]]) -> None:
-    """Bind this process and its existing threads to these cores."""
-    cpus = {cpu for core in cores for cpu in core}
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cpus)
-
-
-def bind_near(gpus: Iterable[str | None], devices: Path = _PCI) -> None:
-    """Bind this process to the CPUs next to its GPUs, among those that it may use.
-
-    On another socket it would reach them over the link between sockets. It keeps all
-    of its CPUs if none is near, or if the kernel does not tell.
-
-    Args:
-        gpus: place of each GPU on the PCI bus, DOMAIN:BUS:DEVICE; None if unknown.
-        devices: where the kernel describes PCI devices.
-    """
-    near = {cpu for gpu in gpus if gpu for cpu in _read_cpus(gpu, devices)}
-    if allowed := near & os.sched_getaffinity(0):
-        pin([list(allowed)])
-
-
-def _read_cpus(gpu: str, devices: Path) -> set[int]:
-    """The CPUs of the NUMA node of a PCI device: the kernel's ``0-3,8-11``."""
-    domain, bus, device = gpu.split(":")
-    try:
-        text = (devices / f"{domain:0>4}:{bus}:{device}.0/local_cpulist").read_text()
-    except OSError:
-        return set()
-    ranges = [part.split("-") for part in text.strip().split(",") if part]
-    return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}

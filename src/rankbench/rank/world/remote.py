@@ -26,9 +26,8 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import NoReturn
 
-from rankbench.environ import keep_devices
+from rankbench.environ import check_name, keep_devices
 from rankbench.rank.world.manual import end_all
-from rankbench.rank.world.places import check_name
 
 # Variables that tell `ssh` the port, and the file with the secret.
 PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
