@@ -30,20 +30,6 @@ def weights(seed: int = 0) -> dict[str, torch.Tensor]:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).state_dict()
 
 
-@pytest.mark.parametrize(
-    ("how", "files"),
-    [
-        ("none", set()),
-        ("consolidated", {"model.pt"}),
-        ("per_rank", {"model_rank0.pt", "model_rank1.pt"}),
-    ],
-)
-def test_files(how, files, tmp_path):
-    for rank in (0, 1):
-        save_model(tmp_path, how, place(rank), weights())
-    assert {path.name for path in tmp_path.iterdir()} == files
-
-
 def test_what_is_loaded_is_what_was_saved(tmp_path):
     save_model(tmp_path, "consolidated", place(0), weights())
     assert compare_models(load_model(tmp_path / "model.pt"), weights()) == []

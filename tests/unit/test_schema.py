@@ -8,7 +8,6 @@ import pytest
 
 from factories import read_pairs
 from rankbench.cell import Cell
-from rankbench.matrix.catalog import load_catalog
 from rankbench.schema import (
     check,
     compile_schema,
@@ -89,12 +88,6 @@ def test_merged_keys_are_defaults(tmp_path):
     assert load_yaml(path) == expected
 
 
-def test_aliases_are_no_duplicates(tmp_path):
-    path = tmp_path / "file.yaml"
-    path.write_text("a: &x {k: 1}\nb: *x\n")
-    assert load_yaml(path) == {"a": {"k": 1}, "b": {"k": 1}}
-
-
 # --- checking -----------------------------------------------------------------------
 
 
@@ -148,16 +141,6 @@ def test_defaults_obey_their_own_rules(name):
     check(defaults, {**schema, "required": []}, source=name)
     # All keys are optional except those that say what is measured.
     assert properties.keys() - defaults.keys() == set(schema.get("required", []))
-
-
-def test_names_in_the_defaults_exist():
-    properties, catalog = load_schema("experiment")["properties"], load_catalog()
-    for key, known in [
-        ("model", catalog.models),
-        ("data", catalog.data),
-        ("launcher", ["auto", *catalog.launchers]),
-    ]:
-        assert set(properties[key]["default"]) <= set(known)
 
 
 def test_sweep_keys_are_the_fields_of_a_cell():
