@@ -91,7 +91,6 @@ def test_two_nights_end_in_a_comparison(project):
     night = files["nightly.yaml"].replace("launches: 6", fewer)
     (project.root / "nightly.yaml").write_text(night.replace("[ddp, zero1]", "ddp"))
     (script,) = re.findall(r"^```sh\n(set -e\n.*?)^```$", text, re.MULTILINE | re.S)
-    assert "bash nightly.sh" in files[".github/workflows/nightly.yaml"]
     tools = f"export PATH={Path(sys.executable).parent}:$PATH"
     script = script.replace(". .venv/bin/activate", tools)
     done = project.run(["bash", "-c", script])

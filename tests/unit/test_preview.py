@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from factories import make_record, make_site, read_plan_of
+from rankbench.launch.job.claim import make_request
+from rankbench.plan import read_plan
 from rankbench.project import preview as preview_module
 from rankbench.project.jobs import mean_of_cell
 from rankbench.project.preview import LISTED, Preview
 from rankbench.project.run import Pending, Run
 from rankbench.record import NOT_MEASURED, Layout, write_json
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit
 
@@ -21,6 +24,7 @@ strategy: [single, ddp]
 backend: [gloo, mpi]
 topology: [1x1, 1x2]
 """
+CELLS = (("single", "1x1"), ("ddp", "1x2"), ("fsdp", "1x2"))
 SINGLE = "single.none.1x2.convnet.digits"
 ONE, TWO = "ddp.gloo.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"
 
@@ -127,3 +131,28 @@ def test_jobs_and_the_longest_of_them(tmp_path):
     assert lines[2].startswith("2 jobs; the longest may take 27 minutes on ")
     at = lines.index("images to make:")
     assert lines[at + 1] == "  gloo-cpu  changed: gloo.def"
+
+
+def test_next_of_the_answer_and_the_preview_agree_on_the_time(tmp_path, cli):
+    """One cell is complete, one is interrupted, one was never launched."""
+    planned = [plan_cell(make_cell(*one)) for one in CELLS]
+    layout = write_plan(tmp_path / "results", planned, launches=6)
+    for cell, count, each in ((planned[0], 6, 40.0), (planned[1], 4, 70.0)):
+        seconds = {"launch": each}
+        make_request(layout, cell["id"], launches=6, cell_hash=cell["hash"])
+        write_launches(layout, cell, count=count, wanted=6, seconds=seconds)
+        if count == 6:
+            facts = {"launches": 6, "launches_ok": 6, "cell_hash": cell["hash"]}
+            path = layout.summary(cell["id"], 1)
+            write_json(path, {**facts, "image": None, "enough": None})
+    plan = read_plan(layout.plan)
+    plan.experiment.update(gate=True, profile=False, budget=None, order="rounds")
+    plan.experiment["allocation"] = "cell"
+    plan.site.update(max_job_minutes=None, software="native")
+    preview = Preview(Run(plan, layout, list(plan.cells.values())))
+    lines = preview.lines()
+    assert list(preview.pending.values()) == [2, 6], preview.lacks
+    # Two launches of 70 s, and six of the mean of 40 and 70 s.
+    assert "8 launches" in lines[1]
+    assert "about 8 min, " in lines[1]
+    assert "about 8 min" in cli("answer", layout.root, status=3).out

@@ -26,6 +26,8 @@ from rankbench.schedulers import scheduler_of
 # A longer list is shortened or summarised.
 LISTED = 40
 
+_FEW = 200
+
 
 class Preview:
     """A run before it starts; nothing is written.
@@ -56,8 +58,9 @@ class Preview:
         self.means = {name: lack.mean for name, lack in self.lacks.items()}
         self.others: dict[str, float | None] = {}
         if None in self.means.values():
-            known = (cell.id for cell in run.plan.feasible if cell.id not in self.lacks)
-            self.others = {name: mean_of_cell(run, name) for name in known}
+            known = [c.id for c in run.plan.feasible if c.id not in self.lacks]
+            # Thousands of cells would take long to read, and tell no more.
+            self.others = {name: mean_of_cell(run, name) for name in known[:_FEW]}
         reasons = {n: reason_to_make(run.known_images[n]) for n in run.image_names}
         self.images = {name: reason for name, reason in reasons.items() if reason}
         has_queue = scheduler_of(run.plan.site).has_queue
@@ -125,12 +128,13 @@ class Preview:
         }
 
     def _device_seconds(self, each: Mapping[str, float]) -> float:
-        """Device time of the run, by seconds of a launch; else of `time_limit`."""
+        """Device time of the run by seconds of its launches; at most, without them."""
+        lacks = [(c.cell.size.devices, self.lacks.get(c.id), c.id) for c in self.chosen]
         limit: float = self.experiment["time_limit"]
         return sum(
-            c.cell.size.devices * self.lacks[c.id].total * each.get(c.id, limit)
-            for c in self.chosen
-            if c.id in self.lacks
+            devices * (lack.launches * each[name] if each else lack.total * limit)
+            for devices, lack, name in lacks
+            if lack
         )
 
     def _describe(self, cell: PlannedCell) -> str:
@@ -147,7 +151,8 @@ class Preview:
         more = f" and {beside} for gates or profiles" if beside else ""
         limit = f"time_limit: {self.experiment['time_limit']:g} s each"
         if each := fill_means({**self.others, **self.means}):
-            seconds = sum(self.lacks[c.id].total * each[c.id] for c in pending)
+            # As NEXT of the answer counts it, which does not know of gates.
+            seconds = sum(self.lacks[c.id].launches * each[c.id] for c in pending)
             time = "" if self.jobs else f"{minutes(seconds)}, "
             used = _hours(self._device_seconds(each))
             cost = f"about {time}{used} device-hours, by earlier launches"

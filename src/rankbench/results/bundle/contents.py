@@ -24,6 +24,7 @@ from rankbench.record import (
     RECORD_VERSION,
     Layout,
     Record,
+    complete,
     numbered,
     read_json,
     write_json,
@@ -83,8 +84,8 @@ def read_records(layout: Layout, cells: Sequence[str]) -> dict[str, Record]:
         ValueError: one is damaged; the message names it.
     """
     return {
-        place.relative_to(layout.root).as_posix(): read_checked(
-            place / "record.json", "record", version=RECORD_VERSION
+        place.relative_to(layout.root).as_posix(): complete(
+            read_checked(place / "record.json", "record", version=RECORD_VERSION)
         )
         for cell in cells
         for place in find_launches(layout, cell)
@@ -123,7 +124,7 @@ def find_code(
     Of rankbench, they are workflow, image definitions and commit. Programs in Python
     are in `CODE`.
     """
-    measured = {(record.get("code") or {}).get("rank") for record in records}
+    measured = {record["code"].get("rank") for record in records}
     for description in sorted(layout.code.glob("*/code.json")):
         told = read_json(description)
         if isinstance(told, dict) and told.get("rank") in measured:
@@ -144,7 +145,7 @@ def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
     """
     found = set()
     for entry in (*plan["cells"], *records):
-        cell = entry.get("cell") or {}
+        cell = entry["cell"]
         own = cell.get("own_files") or {}
         for frozen in (*own.values(), cell.get("own_strategy")):
             if frozen is not None:
@@ -229,18 +230,18 @@ def write_about(
 
 def describe(plan: Record, records: Collection[Record]) -> dict[str, Any]:
     """The facts in plan and records, each one once."""
-    hosts = [host for record in records for host in record.get("hosts") or ()]
+    hosts = [host for record in records for host in record["hosts"]]
     return {
         "experiment": plan["experiment"]["name"],
         "site": plan.get("site"),
         "hosts": _distinct(hosts),
         "software": _distinct(record.get("software") for record in records),
-        "code": _distinct(record.get("code") for record in records),
-        "images": _distinct(record.get("image") for record in records),
+        "code": _distinct(record["code"] for record in records),
+        "images": _distinct(record["image"] for record in records),
     }
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in order of appearance, without None."""
-    found = {json.dumps(v, sort_keys=True): v for v in values if v is not None}
+    """Each value once, in order of appearance, without empty ones."""
+    found = {json.dumps(value, sort_keys=True): value for value in values if value}
     return list(found.values())

@@ -140,10 +140,10 @@ def write_crate(
             workExample={"@id": name},
         )
         crate.get(name)["exampleOfWork"] = crate.get(workflow)[way] = parameter
-    homes = [_variables(record).get("HOME", "") for record in records.values()]
-    accounts = sorted({PurePosixPath(str(home)).name for home in homes} - {""})
-    known = accounts and not anonymised
-    whose = ", ".join(accounts) if known else "a person whom the bundle does not name"
+    environments = [record["launcher"].get("env", {}) for record in records.values()]
+    homes = {PurePosixPath(str(env.get("HOME", ""))).name for env in environments}
+    accounts = "" if anonymised else ", ".join(sorted(homes - {""}))
+    whose = accounts or "a person whom the bundle does not name"
     crate.say("#operator", "Person", name=whose)
     _add_run(crate, workflow, records)
     launches = [_add_launch(crate, *launch) for launch in records.items()]
@@ -156,21 +156,19 @@ def _add_authors(crate: _Crate) -> dict[str, Any]:
     """Add authors and licence; returns the properties that refer to them."""
     authors, publishers = [], []
     for number, author in enumerate(crate.cited["authors"], start=1):
-        name = f"#author-{number}"
-        if "name" in author:
-            who = crate.say(name, "Organization", name=author["name"], url=crate.home)
-            publishers.append(who)
-        else:
-            full = f"{author['given-names']} {author['family-names']}"
-            who = crate.say(name, "Person", name=full)
-        authors.append(who)
+        is_person = "name" not in author
+        name = author.get("name") or "{given-names} {family-names}".format(**author)
+        kind, home = ("Person", None) if is_person else ("Organization", crate.home)
+        authors.append(crate.say(f"#author-{number}", kind, name=name, url=home))
+        publishers += [] if is_person else authors[-1:]
     licence = crate.cited["license"]
     url = f"{_LICENCES}{licence}"
     said = {
         "license": crate.say(url, "CreativeWork", name=licence, url=url),
         "author": _compact(authors),
+        "publisher": _compact(publishers),
     }
-    return said | ({"publisher": _compact(publishers)} if publishers else {})
+    return {key: value for key, value in said.items() if value}
 
 
 def _add_workflow(crate: _Crate, credit: Mapping[str, Any]) -> str:
@@ -251,12 +249,14 @@ def _add_launch(crate: _Crate, folder: str, record: Record) -> dict[str, str]:
     described = f"record{steps if 'ranks' in record else ' and logs'}"
     properties = {"name": f"records of {what}", "description": described}
     crate.add_dataset(dest_path=f"{folder}/", properties=properties)
-    variables = []
-    for name, value in sorted(_variables(record).items()):
-        identifier = f"#variable-{_digest(name, value)}"
-        variables.append(crate.say(identifier, "PropertyValue", name=name, value=value))
+    variables = [
+        crate.say(
+            f"#variable-{_digest(*one)}", "PropertyValue", name=one[0], value=one[1]
+        )
+        for one in sorted(record["launcher"].get("env", {}).items())
+    ]
     container = None
-    if image := record.get("image"):
+    if image := record["image"]:
         key = _digest(image["name"], image["recipe"], image["sha256"] or "")
         container = crate.say(
             f"#image-{key}",
@@ -287,7 +287,7 @@ def _add_launch(crate: _Crate, folder: str, record: Record) -> dict[str, str]:
 
 def _add_software(crate: _Crate, record: Record) -> dict[str, str]:
     """What measured, with the versions that it found; the same one only once."""
-    code, software = record.get("code") or {}, record.get("software") or {}
+    code, software = record["code"], record.get("software") or {}
     version, commit = str(code.get("version") or "unknown"), code.get("commit") or ""
     needs = {k: v for k, v in sorted(software.items()) if isinstance(v, str)}
     key = _digest(str(code.get("rank")), version, commit, *needs, *needs.values())
@@ -303,11 +303,6 @@ def _add_software(crate: _Crate, record: Record) -> dict[str, str]:
         softwareVersion=version,
         url=crate.home,
     )
-
-
-def _variables(record: Record) -> dict[str, str]:
-    """Variables that the launcher got."""
-    return (record.get("launcher") or {}).get("env") or {}
 
 
 def _compact(values: list[Any]) -> Any:

@@ -139,7 +139,7 @@ def plan_replay(root: Path, without: Set[str] = frozenset()) -> Replay:
         images={
             image["name"]: image["sha256"]
             for record in records.values()
-            if (image := record.get("image"))
+            if (image := record["image"])
         },
         text=dump_yaml(changed),
         moved=moved,

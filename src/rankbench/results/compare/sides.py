@@ -334,7 +334,7 @@ def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
                 add(_HOST.get(key, key), value)
         for key, value in record["software"].items():
             add(key, value)
-        image, code = record.get("image") or {}, record.get("code") or {}
+        image, code = record["image"] or {}, record["code"]
         if network := find_network(record):
             add("network", network)
         add("image", image.get("name"))
