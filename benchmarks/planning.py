@@ -118,7 +118,7 @@ def finish(root: Path) -> None:
     for suffix in ("csv", "md", "html", "tex"):
         run.layout.table(suffix).touch()
     for name in PLOTS:
-        for suffix in ("svg", "png", "csv"):
+        for suffix in ("svg", "png"):
             run.layout.plot(name, suffix).parent.mkdir(exist_ok=True)
             run.layout.plot(name, suffix).touch()
     assert run.lock is not None

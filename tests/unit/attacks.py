@@ -433,8 +433,8 @@ LIES = [
         ("a launch less", gone(LAUNCH), "column status"),
         ("a cell less", lacks(PLAN, "cells.0"), "table.csv, row 3"),
         ("another word", raw("table.html", "convnet", "resnet9"), "table.html, line"),
-        ("other data", raw(f"{SVG[:-3]}csv", "ddp", "zero"), "throughput.csv, row"),
-        ("pickled steps", member(PICKLED), "object of shape"),
+        ("other data", raw("sections/scaling.csv", "ddp", "zero"), "scaling.csv, row"),
+        ("pickled steps", member(PICKLED), "Object arrays"),
         ("a record of NaN", text(RECORD, '{"schema": 1, "status": NaN}'), RECORD),
         ("other hosts", raw(ABOUT, "Example CPU", "Faster CPU"), "about.json, hosts"),
         (
@@ -448,7 +448,7 @@ LIES = [
         ),
         *(
             (f"{name} is gone", gone(name), f"{name}: is missing")
-            for name in (CRATE, "table.csv", "plots/throughput.csv", SVG)
+            for name in (CRATE, "table.csv", "sections/scaling.csv", SVG)
         ),
         # Files that no bundle has.
         *(

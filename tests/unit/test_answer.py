@@ -411,8 +411,7 @@ def test_losses_are_those_of_the_plot(tmp_path):
     after, *losses = re.findall(
         r"loss after (\S+) s: (\S+), of 1 core ([\d.]+)", said["BUT"]
     )[0]
-    (drawing,) = SECTION.make(read(layout)).drawings
-    frame = drawing.frame()
+    frame = SECTION.frame(SECTION.make(read(layout)))
     for name, loss in zip(("ddp", "single"), losses, strict=True):
         curve = frame[frame["cell"].str.startswith(name)]
         expected = np.interp(float(after), curve["seconds"], curve["loss"])

@@ -333,7 +333,7 @@ def test_any_change_gives_a_table_or_a_clear_no(tmp_path, what):
         change = lacks if is_gone else partial(put, value=value)
         change(files[what], leaf)(layout.root)
         try:
-            write_results(read(layout, strict=True), draw=False)
+            write_results(read(layout, strict=True), plots=False)
         except Exception as error:
             clear = isinstance(error, ValueError) and str(layout.root) in str(error)
             if not clear:

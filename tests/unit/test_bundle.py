@@ -85,10 +85,10 @@ def test_a_bundle_has_what_was_measured_and_what_follows(made, tmp_path):
         "CITATION.cff",
         "SHA256SUMS",
     }
-    plots = {f"plots/{n}.{s}" for n in ("scaling", "curves") for s in ("csv", "svg")}
+    plots = {f"plots/{n}.{s}" for n in ("scaling", "curves") for s in ("png", "svg")}
     assert {RECORD, STEPS, LOG, "SHA256SUMS", *whole, *plots, *TABLES} < files.keys()
     assert f"work/code/{'a' * 16}/containers/gloo.def" in files
-    assert "plots/profile-ddp.gloo.1x1.convnet.digits.csv" in files
+    assert "plots/profile-ddp.gloo.1x1.convnet.digits.svg" in files
     assert not [name for name in files if "claim" in name or "assets" in name]
     about = json.loads(files["about.json"])["made_with"]
     assert (about["rankbench"], about["method"]) == (__version__, METHOD)

@@ -35,7 +35,6 @@ from rankbench.results.prediction.predict import (
     predict,
     predict_by_law,
 )
-from rankbench.results.sections import prediction
 from unit import synthetic
 from unit.synthetic import edited, make_cell, plan_cell, write_plan
 
@@ -610,10 +609,6 @@ def test_tables_and_plots_show_predictions_apart(tmp_path):
     assert frame["cost"][0] == pytest.approx(2.5 * frame["hours"][0])
     # Never in the column of measured values.
     assert "8x1" not in layout.table("csv").read_text()
-    content = prediction.make(read(layout))
-    assert content is not None
-    drawn = content.drawings[0].frame()
-    assert drawn["kind"].tolist() == ["measured"] * 3 + ["predicted"]
     text = synthetic.read_report(layout)
     assert "Predicted topologies" in text
     assert "it cannot" in text

@@ -37,11 +37,34 @@ def load_row(layout):
     return row
 
 
-def test_ok_row_has_its_launches(layout, planned):
-    write_launches(layout, planned)
+OOM = {"status": "oom", "reason": "rank 1: out of memory"}
+
+
+@pytest.mark.parametrize(
+    ("done", "more", "status", "launches"),
+    [
+        (6, {}, "ok", (6, 6)),
+        (0, {}, "not-run", (0, 6)),
+        (3, {}, "not-run", (3, 6)),
+        # The number of launches is that of the records.
+        (2, {"wanted": 2}, "ok", (2, 2)),
+    ],
+)
+def test_a_row_by_its_launches(layout, planned, done, more, status, launches):
+    write_launches(layout, planned, count=done, **more)
     row = load_row(layout)
-    assert (row.status, row.reason, row.ok, row.wanted) == ("ok", None, 6, 6)
-    assert (row.attempt, len(row.launches), row.devices) == (1, 6, 2)
+    assert (row.status, (row.ok, row.wanted)) == (status, launches)
+    assert (row.reason is None) == (status == "ok")
+    assert len(row.launches) == (done if status == "ok" else 0)
+    assert row.attempt == (1 if done else None)
+
+
+def test_failed_launch_fails_the_row(layout, planned):
+    write_launches(layout, planned, count=5)
+    write_launch(layout, planned, 6, **OOM)
+    row = load_row(layout)
+    assert (row.status, row.reason, row.ok) == (*OOM.values(), 5)
+    assert row.launches.empty
 
 
 def test_unsupported_row_stays_even_if_records_exist(tmp_path, planned):
@@ -50,33 +73,6 @@ def test_unsupported_row_stays_even_if_records_exist(tmp_path, planned):
     row = load_row(layout)
     assert (row.status, row.reason) == ("unsupported", "no such device")
     assert (row.ok, row.wanted, row.attempt, row.records) == (0, 0, None, [])
-
-
-def test_row_without_records_is_not_run(layout):
-    row = load_row(layout)
-    assert (row.status, row.ok, row.wanted, row.attempt) == ("not-run", 0, 6, None)
-    assert row.reason
-
-
-def test_unfinished_attempt_is_not_run_and_has_no_numbers(layout, planned):
-    write_launches(layout, planned, count=3)
-    row = load_row(layout)
-    assert (row.status, row.ok, row.wanted) == ("not-run", 3, 6)
-    assert row.launches.empty
-
-
-def test_failed_launch_fails_the_row(layout, planned):
-    write_launches(layout, planned, count=5)
-    write_launch(layout, planned, 6, status="oom", reason="rank 1: out of memory")
-    row = load_row(layout)
-    assert (row.status, row.ok, row.wanted) == ("oom", 5, 6)
-    assert row.reason == "rank 1: out of memory"
-    assert row.launches.empty
-
-
-def test_wanted_comes_from_the_records(layout, planned):
-    write_launches(layout, planned, count=2, wanted=2)
-    assert (load_row(layout).status, load_row(layout).wanted) == ("ok", 2)
 
 
 def test_latest_attempt_with_a_record_counts_alone(layout, planned):
@@ -161,12 +157,6 @@ def test_launches_that_differ_are_marked(layout, planned, member, value, mark):
         else:
             record["software"]["torch"] = value
     assert load_row(layout).marks == (mark,)
-
-
-def test_rows_keep_the_order_of_the_plan(tmp_path):
-    cells = [plan_cell(make_cell("ddp", t)) for t in ("1x4", "1x1", "1x2")]
-    rows = read(write_plan(tmp_path, cells)).rows
-    assert [row.id for row in rows] == [entry["id"] for entry in cells]
 
 
 def test_missing_plan_says_what_to_do(tmp_path):

@@ -216,7 +216,7 @@ def test_without_a_base_nothing_is_said(tmp_path):
 
 def test_files_and_plot(tmp_path):
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
-    write_results(read(layout), draw=False)
+    write_results(read(layout), plots=False)
     (row,) = pd.read_csv(layout.section("losses")).to_dict("records")
     assert row["transfer_ms"] == pytest.approx(4.1, rel=0.01)
     assert len(pd.read_csv(layout.section("collectives"))) == 3

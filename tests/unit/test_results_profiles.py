@@ -67,7 +67,7 @@ def test_with_a_gpu_the_share_is_by_its_time(tmp_path):
 
 def test_pages_lead_to_traces_and_show_the_picture(tmp_path):
     layout = write(tmp_path)
-    write_results(read(layout), draw=False)
+    write_results(read(layout), plots=False)
     trace = f"records/{CELL}/1/profile/1/trace1.json.gz"
     page = layout.report.read_text()
     assert f'<a href="{trace}">trace1.json.gz</a>' in page
@@ -146,10 +146,10 @@ def test_files_go_with_the_profile(tmp_path):
     layout = write(tmp_path)
     write_results(read(layout))
     made = [layout.section("profiles")]
-    made += [layout.plot(PLOT, suffix) for suffix in ("csv", "svg", "png")]
+    made += [layout.plot(PLOT, suffix) for suffix in ("svg", "png")]
     assert all(path.exists() for path in made)
     shutil.rmtree(layout.attempt(CELL, 1) / "profile")
-    write_results(read(layout), draw=False)
+    write_results(read(layout), plots=False)
     assert not any(path.exists() for path in made)
     assert layout.plot("throughput", "svg").exists()
     assert "Profiles" not in layout.report.read_text()

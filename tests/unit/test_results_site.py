@@ -228,10 +228,5 @@ def test_a_cell_takes_little_room(tmp_path):
     assert "The first 100 of " in read_text(layouts[0])
 
 
-def test_command_tells_how_many_cells(tmp_path, cli):
-    write_plan(tmp_path, [plan_cell(make_cell("ddp"))])
-    assert "1 cells" in cli("publish", tmp_path).out
-
-
 def test_command_says_that_nothing_was_run(tmp_path, cli):
     assert "no experiment was run here" in cli("publish", tmp_path, status=2).err

@@ -178,7 +178,7 @@ def test_a_drawn_point_is_the_mean_of_the_points_around_it(tmp_path):
     # The CSV file has what is drawn.
     content = curves.SECTION.make(found)
     assert content
-    frame = content.drawings[0].frame()
+    frame = curves.SECTION.frame(content)
     assert frame["loss"].tolist() == line.get_ydata().tolist()
 
 
@@ -195,7 +195,7 @@ def test_the_same_losses_over_time(tmp_path):
     assert "seconds" in axes.get_xlabel()
     content = curves.SECTION.make(found)
     assert content
-    frame = content.drawings[0].frame()
+    frame = curves.SECTION.frame(content)
     assert frame["seconds"].tolist() == pytest.approx(expected)
 
 

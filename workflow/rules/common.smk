@@ -103,7 +103,7 @@ RESULTS += [str(LAYOUT.readme), str(LAYOUT.report)]
 if RUN.plan.experiment["study"]:
     RESULTS += [str(LAYOUT.section("published"))]
 PLOT_FILES = [
-    str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png", "csv")
+    str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png")
 ]
 TABLE_OPTIONS = []
 if RUN.plots:

@@ -31,7 +31,7 @@ from rankbench.results.read.records import read_checked
 from rankbench.results.render.files import MADE, write_results
 from rankbench.results.sections import METHOD
 
-# Pictures are not compared, but the csv files that they were drawn from.
+# Pictures are not compared, but the numbers that they were drawn from.
 _PICTURES = (".svg", ".png")
 # Files for programs; the others are for readers.
 _NUMBERS = (".csv", ".json")
@@ -155,9 +155,16 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
             if _ACTIVE.search(drawn):
                 into.findings.append(Finding(name, "has a script, which no plot has"))
     made: set[str] = set()
+    pictures: set[str] = set()
     if method == METHOD:
-        write_results(read(layout, strict=True), into=Layout(anew), draw=False)
+        found = read(layout, strict=True)
+        document = write_results(found, into=Layout(anew), plots=False)
         into.rederived = True
+        pictures = {
+            f"plots/{drawing.name}{suffix}"
+            for drawing in document.drawings
+            for suffix in _PICTURES
+        }
         made = set(list_files(anew)[0])
     elif version == __version__:
         said = f"method {method!r:.20}, but rankbench {version} has method {METHOD}"
@@ -166,8 +173,6 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
     if into.rederived and version == __version__:
         from rankbench.results.bundle.crate import write_crate
 
-        plots = {n.removesuffix(".csv") for n in made if n.startswith("plots/")}
-        pictures = {f"{name}{suffix}" for name in plots for suffix in _PICTURES}
         hidden = bool(about.get("anonymised"))
         contents.write_page(anew)
         described = sorted((names & raw) | {*list_files(anew)[0]} | pictures)

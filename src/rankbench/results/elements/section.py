@@ -53,18 +53,16 @@ class Drawing:
     """One plot of a section. Nothing is drawn before it is asked for.
 
     Attributes:
-        name: the plot is `plots/NAME.svg` and `.png`; its data are `plots/NAME.csv`.
+        name: the plot is `plots/NAME.svg` and `.png`; its section has the data.
         question: that it answers; its title.
         caption: how to read it.
         draw: width in inches -> the figure.
-        frame: gives the data; a page about several runs has none.
     """
 
     name: str
     question: str
     caption: str
     draw: Callable[[float], Figure]
-    frame: Callable[[], pd.DataFrame] = pd.DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +216,6 @@ class PanelPlot:
 
     Attributes:
         name, question, caption: as of `Drawing`.
-        columns: of its data, after panel, series and cell.
-        rows: of a cell.
         says: whether a panel says anything. The others are not drawn.
         height: of a panel in inches.
         draw: draws a panel, given the style of each series by its name. It returns what
@@ -235,8 +231,6 @@ class PanelPlot:
     name: str
     question: str
     caption: str
-    columns: Columns
-    rows: Callable[[Summary], Iterable[Row]]
     draw: Callable[[Sequence[Axes], Panel, Styles], Ends | None]
     says: Callable[[Panel], bool] = lambda _: True
     height: Callable[[Panel], float] = lambda panel: fit_labels(len(panel.series))
@@ -257,19 +251,35 @@ def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawin
                 name=plot.name,
                 question=plot.question,
                 caption=plot.caption,
-                frame=partial(_frame, plot, panels),
                 draw=partial(_draw, plot, panels, found.panels) if panels else nothing,
             )
 
 
 def make_plot_section(
-    name: str, title: str, order: int, plots: Sequence[PanelPlot]
+    name: str,
+    title: str,
+    order: int,
+    plots: Sequence[PanelPlot],
+    *,
+    columns: Columns,
+    rows: Callable[[Summary], Iterable[Row]],
 ) -> Section:
-    """A section of plots alone; of those that say something about the results."""
+    """A section of plots alone; of those that say something about the results.
+
+    Args:
+        columns: of its CSV, after the cell.
+        rows: of a cell.
+    """
 
     def make(found: ResultSet) -> Content | None:
+        every = [
+            {"cell": point.id, **row}
+            for panel in found.panels
+            for point in panel.points
+            for row in rows(point)
+        ]
         drawings = list(draw_panels(found, plots))
-        return Content(drawings=drawings) if drawings else None
+        return Content(rows=every, drawings=drawings) if drawings else None
 
     return Section(
         name=name,
@@ -277,19 +287,8 @@ def make_plot_section(
         reading=plots[0].caption,
         order=order,
         make=make,
+        columns={"cell": str, **columns},
     )
-
-
-def _frame(plot: PanelPlot, panels: Sequence[Panel]) -> pd.DataFrame:
-    rows = [
-        {"panel": panel.title, "series": series.name, "cell": point.id, **row}
-        for panel in panels
-        for series in panel.series
-        for point in series.points
-        for row in plot.rows(point)
-    ]
-    columns = {**dict.fromkeys(("panel", "series", "cell"), str), **plot.columns}
-    return make_frame(columns, rows)
 
 
 def _draw(
@@ -310,7 +309,7 @@ def _draw(
     lines = [plotting.make_line(name, ls=ls) for name, ls in plot.lines.items()]
     marks = plotting.explain_marks(shown, plot.explains) if plot.explains else []
     drawn, there = (sum(len(p.points) for p in some) for some in (shown, panels))
-    said = f"the first {drawn} of {there} cells; {plot.name}.csv has all"
+    said = f"the first {drawn} of {there} cells; table.csv has all"
     handles = [*plot.legend(shown), *lines, *marks]
     plotting.add_legend(figure, handles, said if drawn < there else "")
     return figure

@@ -137,6 +137,8 @@ def _read_array(
         raise ValueError(f"{name} is compressed")
     with archive.open(info) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):
+            raise ValueError(f"{name} is longer than its array")
     if array.shape != shape or array.dtype not in (np.float32, np.float64):
         found = f"{array.dtype} of shape {array.shape}"
         raise ValueError(f"{name} has {found}, not floats of shape {shape}")

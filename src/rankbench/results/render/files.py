@@ -43,7 +43,7 @@ _BESIDE_ANSWER = ("per_device", "throughput")
 MADE = (
     *("README.md", "answer.json", "answer.md", "report.html"),
     *(f"table.{suffix}" for suffix in ("csv", "html", "md", "tex")),
-    *("sections/*.csv", *(f"plots/*.{suffix}" for suffix in ("csv", "png", "svg"))),
+    *("sections/*.csv", *(f"plots/*.{suffix}" for suffix in ("png", "svg"))),
 )
 
 # Inches: narrow, so that letters can be read on a telephone.
@@ -75,7 +75,7 @@ _README = """\
 - [answer.md](answer.md): what to use, and how sure that is; `answer.json` for programs.
 - [table.md](table.md): every row; also as `.html`, `.tex`, and `.csv` (all columns).
 - [report.html](report.html): answer, table, all sections and plots on one page.
-- `plots/`, `sections/`: each plot with its data, and the numbers of each section.
+- `plots/`, `sections/`: the plots, and the numbers of each section.
 - `plan.json`, `requests/`, `records/`: what was planned and measured. All files above
   follow from these: `rankbench table FOLDER` writes them anew.
 """
@@ -142,9 +142,14 @@ class Document:
         return [one for one in self.sections if one.section.order >= 0]
 
     @property
+    def drawings(self) -> list[Drawing]:
+        """All plots."""
+        return [one for made in self.sections for one in made.content.drawings]
+
+    @property
     def beside_answer(self) -> list[Drawing]:
         """The plot that stands beside the answer: what each device does."""
-        drawings = {d.name: d for made in self.sections for d in made.content.drawings}
+        drawings = {drawing.name: drawing for drawing in self.drawings}
         shown = (drawings.get(name) for name in _BESIDE_ANSWER)
         return [drawing for drawing in shown if drawing][:1]
 
@@ -221,38 +226,32 @@ def write_results(
     *,
     into: Layout | None = None,
     plots: bool = True,
-    draw: bool = True,
 ) -> Document:
     """Write what is in `MADE`; files that earlier results had, and these lack, go.
 
     Args:
         found: what was read of a result directory.
         into: where they are written; None: there.
-        plots: whether to write the plots and their data.
-        draw: whether they are drawn, and not only their data written.
+        plots: whether they are drawn.
 
     Raises:
         ValueError: a record or its steps are damaged; the message names it.
     """
     document = make_document(found, report=lambda text: print(text, file=sys.stderr))
     layout = into or found.layout
-    drawings = [d for made in document.sections for d in made.content.drawings]
     written = dict(_make_texts(layout, document, found))
-    if plots:
-        data = {layout.plot(d.name, "csv"): to_csv(d.frame()) for d in drawings}
-        written |= data
     readme = layout.readme
     if readme.exists() and readme.read_text().startswith(written[readme]):
         written[readme] = readme.read_text()  # That of a bundle says more below.
     for path, text in written.items():
         write_if_changed(path, text.encode())
-    if plots and draw:
-        draw_plots(layout, drawings)
-    names = {drawing.name for drawing in drawings}
+    if plots:
+        draw_plots(layout, document.drawings)
+    names = {drawing.name for drawing in document.drawings}
     for pattern in MADE:
         for path in layout.root.glob(pattern):
             is_plot = path.parent.name == "plots"
-            if (plots and path.stem not in names) if is_plot else path not in written:
+            if path.stem not in names if is_plot else path not in written:
                 path.unlink()
     return document
 

@@ -113,10 +113,6 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
         name="bandwidth",
         question="How fast do ranks exchange bytes?",
         caption="Bus bandwidth against the size of a call, means over launches.",
-        columns={name: COLUMNS[name] for name in COLUMNS if name != "cell"},
-        rows=lambda summary: (
-            row for sweep in by_cell.get(summary.id, ()) for row in _rows(sweep)
-        ),
         says=lambda panel: any(point.id in by_cell for point in panel.points),
         height=lambda panel: fit_labels(
             sum(len(by_cell.get(point.id, ())) for point in panel.points)

@@ -149,8 +149,6 @@ _PLOT = PanelPlot(
         "mean time. Curves that coincide share one line in the colors of all. A gap is "
         "a loss that is not a number."
     ),
-    columns=dict.fromkeys(_COLUMNS, float),
-    rows=_rows,
     says=lambda panel: any(
         np.isfinite(losses).any()
         for point in panel.points
@@ -161,4 +159,11 @@ _PLOT = PanelPlot(
     beside=len(_OVER),
 )
 
-SECTION = make_plot_section("curves", "Loss while training", 7, [_PLOT])
+SECTION = make_plot_section(
+    "curves",
+    "Loss while training",
+    7,
+    [_PLOT],
+    columns=dict.fromkeys(_COLUMNS, float),
+    rows=_rows,
+)

@@ -47,7 +47,6 @@ def make(found: ResultSet) -> Content | None:
                 question=_QUESTION,
                 caption=_READING,
                 draw=lambda width: _draw(groups, width),
-                frame=lambda: SECTION.frame(content),
             )
         ],
     )

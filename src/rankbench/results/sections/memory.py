@@ -97,8 +97,6 @@ _PLOT = PanelPlot(
         "is for a rank (red). Dots: every rank of every launch; those beyond the axis "
         "are counted at its end."
     ),
-    columns={"launch": int, "rank": int, "mib": float, "limit_mib": float},
-    rows=_rows,
     says=_says,
     height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
@@ -106,4 +104,11 @@ _PLOT = PanelPlot(
     explains="",
 )
 
-SECTION = make_plot_section("memory", "Memory", 6, [_PLOT])
+SECTION = make_plot_section(
+    "memory",
+    "Memory",
+    6,
+    [_PLOT],
+    columns={"launch": int, "rank": int, "mib": float, "limit_mib": float},
+    rows=_rows,
+)

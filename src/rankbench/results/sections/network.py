@@ -30,7 +30,6 @@ def make(found: ResultSet) -> Content | None:
         question=_QUESTION,
         caption=SECTION.reading,
         draw=partial(_draw, frame),
-        frame=lambda: frame,
     )
     few = len(found.links) < 2
     return replace(content, drawings=() if few else [drawing]) if content.rows else None

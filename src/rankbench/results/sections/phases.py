@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,7 +48,9 @@ def make(found: ResultSet) -> Content | None:
         cell, counted = summary.cell, summary.counted
         parts = {name: mean(counted[name].to_numpy()) for name in PARTS}
         settings = {"augment": cell.augment, "num_workers": cell.num_workers}
-        rows.append({"cell": summary.id, **settings, **parts})
+        split = split_step(summary).items()
+        phases = "; ".join(f"{phase} {figures(ms)}" for phase, ms in split)
+        rows.append({"cell": summary.id, **settings, **parts, "phases_ms": phases})
         share = parts["load_share"].value
         if share >= DOMINATES:
             workers = cell.num_workers
@@ -78,16 +80,6 @@ def split_step(point: Summary) -> dict[str, float]:
     }
     rest = point.numbers["step_ms"].value - sum(parts.values())
     return {**parts, SLOWEST: max(0.0, rest)}
-
-
-def _rows(point: Summary) -> Iterator[dict[str, Any]]:
-    """A row for each part of the step, and one for each launch."""
-    for phase, ms in split_step(point).items():
-        yield {"phase": phase, "ms": ms}
-    launches = (point.launches[name] for name in ("launch", "step_ms", "steps_s"))
-    for number, ms, steps in zip(*launches, strict=True):
-        low, high = np.quantile(1e3 * steps, (0.05, 0.95))
-        yield {"launch": number, "ms": ms, "p5_ms": low, "p95_ms": high}
 
 
 def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
@@ -158,11 +150,6 @@ _PLOT = PanelPlot(
         "launches differ by more than their steps do, more steps would not have shown "
         "it."
     ),
-    columns={
-        **{"phase": str, "launch": int},
-        **dict.fromkeys(("ms", "p5_ms", "p95_ms"), float),
-    },
-    rows=_rows,
     height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
     lines={"5 to 95 % of steps": "-"},
@@ -188,5 +175,6 @@ SECTION = Section(
         "transfer_ms": (Estimate, "transfer (ms)"),
         "compute_ms": (Estimate, "compute (ms)"),
         "load_share": (Estimate, "load / step"),
+        "phases_ms": str,
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,22 +73,6 @@ def _plot(made: Sequence[Prediction]) -> PanelPlot:
         if one.throughput:
             by_row.setdefault(one.fitted[-1].id, []).append(one)
 
-    def rows(point: Summary) -> Iterator[dict[str, Any]]:
-        """A cell, and what is predicted from it and smaller ones."""
-        same = {"kind": "measured", "unit": f"{point.cell.unit}/s"}
-        base, own = point.efficiency_base, by_row.get(point.id, ())
-        found = [(point.id, point.devices, point.numbers["throughput"])]
-        found += [
-            (each.target.id, each.target.cell.size.devices, each.throughput)
-            for each in own
-            if each.throughput
-        ]
-        for cell, devices, throughput in found:
-            ideal = base and devices * base.rate
-            row = {"cell": cell, "devices": devices, "throughput": throughput}
-            yield {**same, **row, "ideal": ideal}
-            same["kind"] = "predicted"
-
     return PanelPlot(
         name="prediction",
         question="What would more devices give?",
@@ -96,12 +80,6 @@ def _plot(made: Sequence[Prediction]) -> PanelPlot:
             "Measured means (filled) and predictions (hollow) with their 95 % "
             "intervals. Dashed: the ideal."
         ),
-        columns={
-            **{"kind": str, "unit": str, "devices": int},
-            "throughput": Estimate,
-            "ideal": float,
-        },
-        rows=rows,
         says=lambda panel: any(point.id in by_row for point in panel.points),
         draw=partial(_draw, by_row),
         lines={"ideal": "--"},

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from rankbench.record import PROFILE, Layout, Record, explain_damage
 from rankbench.results.elements import plotting
 from rankbench.results.elements.section import (
     Content,
     Drawing,
     Section,
-    make_frame,
     make_grid,
 )
 from rankbench.results.elements.text import Note, Text, figures
@@ -127,7 +124,6 @@ def make(found: ResultSet) -> Content | None:
                     "collective operations; on each rank since the start of its own "
                     "first step."
                 ),
-                frame=partial(make_timeline_frame, profile),
                 draw=partial(draw_timeline, profile),
             )
             for profile in profiles
@@ -170,17 +166,6 @@ def _show_operator(one: Mapping[str, Any]) -> dict[str, Any]:
         "GPU ms/step": one["device_ms"] or None,
         "share (%)": None if share is None else round(100 * share, 1),
     }
-
-
-def make_timeline_frame(profile: Profile) -> pd.DataFrame:
-    """The data of the timeline, of all ranks: a row for each span."""
-    columns = {"kind": str, "name": str, "start_ms": float, "ms": float}
-    rows = [
-        {"rank": rank["rank"], **{name: span[name] for name in columns}}
-        for rank in profile.ranks
-        for span in rank["spans"]
-    ]
-    return make_frame({"rank": int, **columns}, rows)
 
 
 def draw_timeline(profile: Profile, width: float) -> Figure:

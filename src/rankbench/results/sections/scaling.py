@@ -26,15 +26,6 @@ Find = Callable[[Summary], Estimate | None]
 _ROW = 0.25  # inches
 
 
-def _rows_of_rates(point: Summary) -> Iterator[dict[str, Any]]:
-    """The mean of a cell, and a row for each launch."""
-    unit = f"{point.cell.unit}/s"
-    yield {"unit": unit, "throughput": point.numbers["throughput"]}
-    columns = (point.launches[name] for name in ("launch", "throughput"))
-    for number, rate in zip(*columns, strict=True):
-        yield {"unit": unit, "launch": number, "throughput": rate}
-
-
 def _label(point: Summary) -> str:
     """The throughput, and the bracket of its ratio: launches have no interval."""
     rate = str(show_estimate(point.numbers["throughput"]))
@@ -81,33 +72,20 @@ def cost(point: Summary) -> tuple[Estimate, Estimate]:
     return hours.scaled(1 / point.devices), hours
 
 
-def _rows_of(name: str, find: Find) -> Callable[[Summary], Iterator[dict[str, Any]]]:
-    """A row for a cell that has the number."""
-
-    def rows(point: Summary) -> Iterator[dict[str, Any]]:
-        if number := find(point):
-            yield {**_size(point), name: number}
-
-    return rows
-
-
-def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
-    """The mean of a cell, and a row for each launch."""
-    base = point.efficiency_base
-    same = {**_size(point), "unit": f"{point.cell.unit}/s"}
-    yield {**same, "per_device": per_device(point), "ideal": base and base.rate}
-    for number, rate in zip(point.launches["launch"], _launches(point), strict=True):
-        yield {**same, "launch": number, "per_device": rate}
-
-
-def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
+def _rows(point: Summary) -> Iterator[dict[str, Any]]:
+    """A row for each cell; diagnostics.csv has its launches."""
     hours, of_devices = cost(point)
-    same = {**_size(point), "unit": point.cell.unit}
-    yield {**same, "hours": hours, "device_hours": of_devices}
-
-
-def _size(point: Summary) -> dict[str, int]:
-    return {"hosts": point.cell.size.nodes, "devices": point.devices}
+    base = point.efficiency_base
+    yield {
+        "hosts": point.cell.size.nodes,
+        "devices": point.devices,
+        "unit": f"{point.cell.unit}/s",
+        "per_device": per_device(point),
+        "ideal": base and base.rate,
+        "over_one_device": speedup(point),
+        "hours": hours,
+        "device_hours": of_devices,
+    }
 
 
 def _launches(point: Summary) -> list[float]:
@@ -203,8 +181,6 @@ def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     return ends
 
 
-_SIZE = dict.fromkeys(("hosts", "devices"), int)
-
 _PLOTS = (
     PanelPlot(
         name="throughput",
@@ -215,8 +191,6 @@ _PLOTS = (
             "within rounds: rows differ from the base if it excludes 1, however the "
             "launches lie."
         ),
-        columns={"unit": str, "launch": int, "throughput": float},
-        rows=_rows_of_rates,
         height=lambda panel: _ROW * len(panel.points) + 0.7,
         draw=_draw_rates,
         explains="launches",
@@ -231,14 +205,6 @@ _PLOTS = (
             f"dotted: {EFFICIENCY:g} of it. Series with equally many devices stand "
             "beside each other."
         ),
-        columns={
-            **_SIZE,
-            "launch": int,
-            "unit": str,
-            "per_device": float,
-            "ideal": float,
-        },
-        rows=_rows_per_device,
         says=_compares(per_device),
         draw=_over_devices(per_device, _finish_per_device, _launches),
         lines={"base on one device": "--", f"{EFFICIENCY:g} of it": ":"},
@@ -252,8 +218,6 @@ _PLOTS = (
             "beside the ideal. Both axes are logarithmic: a constant efficiency below "
             "1 is a line below the ideal."
         ),
-        columns={**_SIZE, "speedup": Estimate},
-        rows=_rows_of("speedup", speedup),
         says=_compares(speedup),
         draw=_over_devices(speedup, _finish_speedup),
         lines={"ideal": "--"},
@@ -266,12 +230,21 @@ _PLOTS = (
             "cheaper, further left is faster. Dotted: rows that no other row beats in "
             "both."
         ),
-        columns={**_SIZE, "unit": str, "hours": float, "device_hours": float},
-        rows=_rows_of_cost,
         says=_compares(per_device),
         draw=_draw_cost,
         lines={"none is both faster and cheaper": ":"},
     ),
 )
 
-SECTION = make_plot_section("scaling", "Speed and scaling", 1, _PLOTS)
+SECTION = make_plot_section(
+    "scaling",
+    "Speed and scaling",
+    1,
+    _PLOTS,
+    columns={
+        **{"hosts": int, "devices": int, "unit": str},
+        **{"per_device": float, "ideal": float, "over_one_device": Estimate},
+        **{"hours": float, "device_hours": float},
+    },
+    rows=_rows,
+)
