@@ -47,7 +47,7 @@ strategy:
   - fsdp: {shard_ranks: 2}
   - mesh
   - mesh: {tensor: 2}
-  - pipeline
+  - pipeline: {balance: "2,1,1,3"}
   - deepspeed: {stage: [0, 1, 2, 3]}
 model: {gpt: {layers: 4, width: 256, heads: 8}}
 data: tokens

@@ -298,9 +298,20 @@ def test_gradients_that_are_clipped_by_the_norm_of_a_shard_are_found(tmp_path):
     assert status == "mismatch"
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_it_judges_every_optimizer(optimizer, tmp_path):
-    status, reason, _ = run_gate(
-        tmp_path / "gate", topology="1x2", optimizer=optimizer, learning_rate=0.001
-    )
+@pytest.mark.parametrize(
+    ("optimizer", "more"),
+    [
+        ("adam", {}),
+        ("adamw", {}),
+        # Its own Adam, which it compiles where there is none yet.
+        pytest.param(
+            *("adamw", {"strategy": "deepspeed", "options": {"offload": "cpu"}}),
+            marks=[pytest.mark.equipment, pytest.mark.further],
+        ),
+    ],
+)
+def test_it_judges_every_optimizer(optimizer, more, tmp_path):
+    require_packages(more.get("strategy", "ddp"))
+    cell = {"topology": "1x2", "optimizer": optimizer, "learning_rate": 0.001}
+    status, reason, _ = run_gate(tmp_path / "gate", **cell, **more)
     assert (status, reason) == ("ok", None)

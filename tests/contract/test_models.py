@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +37,18 @@ def takes_tokens(name: str) -> bool:
     return needs(name).get("inputs") == "tokens"
 
 
-every = pytest.mark.parametrize("name", variants.names("model"))
-of_images = pytest.mark.parametrize(
-    "name", [name for name in variants.names("model") if not takes_tokens(name)]
-)
-of_tokens = pytest.mark.parametrize(
-    "name", [name for name in variants.names("model") if takes_tokens(name)]
-)
+NAMES = variants.names("model")
+# Without networks that are built of the same parts as resnet18.
+FEW = [name for name in NAMES if name not in ("resnet50", "resnet101")]
+every = pytest.mark.parametrize("name", NAMES)
+of_images = pytest.mark.parametrize("name", [n for n in FEW if not takes_tokens(n)])
+of_tokens = pytest.mark.parametrize("name", [n for n in FEW if takes_tokens(n)])
 
 
 def build(name: str, channels: int, image_size: int, seed: int = 0) -> torch.nn.Module:
     return models.build(
         name, channels=channels, image_size=image_size, classes=CLASSES, seed=seed
     )
-
-
-@cache
-def built(name: str) -> torch.nn.Module:
-    """The model, which tests leave as it is."""
-    return build_any(name)
 
 
 def build_any(name: str, seed: int | None = 0) -> torch.nn.Module:
@@ -70,44 +62,28 @@ def build_any(name: str, seed: int | None = 0) -> torch.nn.Module:
 
 
 @every
-def test_declares_needs(name):
-    declared = needs(name)
+def test_is_what_it_declares(name):
+    declared, model = needs(name), build_any(name)
     assert declared.keys() <= MODEL_DEFAULTS.keys()
     if not takes_tokens(name):
         assert isinstance(declared["min_image_size"], int)
         assert declared["channels"] is None or isinstance(declared["channels"], list)
-
-
-@every
-def test_is_a_sequence_of_parts(name):
-    assert isinstance(built(name), torch.nn.Sequential)
-
-
-@every
-def test_says_whether_it_normalises_over_the_batch(name):
-    declared, model = needs(name), built(name)
-    normalises = any(
-        isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
-        for part in model.modules()
-    )
+    assert isinstance(model, torch.nn.Sequential)
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    normalises = any(isinstance(part, norm) for part in model.modules())
     assert declared.get("batch_statistics", False) == normalises
-
-
-@every
-def test_imports_nothing_heavy(name):
     assert imports_of({f"{name}.py": path_of(name)}) <= {"torch", "rankbench"}
 
 
-# Networks that are built of the same parts as resnet18, and pyramidnet of blocks whose
-# odd sizes torch computes slowly, are tried once.
-DEEP = ("pyramidnet", "resnet50", "resnet101")
+# Torch computes its odd sizes slowly, so it is tried once.
+SLOW = "pyramidnet"
 
 
 @of_images
 def test_trains(name):
     declared = needs(name)
-    many = declared["channels"] or ([3] if name in DEEP else [1, 3])
-    for side in [32] if name in DEEP else [1, 28, 32]:
+    many = declared["channels"] or ([3] if name == SLOW else [1, 3])
+    for side in [32] if name == SLOW else [1, 28, 32]:
         side = max(side, declared["min_image_size"])
         for channels in many:
             images = torch.rand(2, channels, side, side)
@@ -166,7 +142,7 @@ def test_refuses_small_images(name):
         build(name, channels, declared["min_image_size"] - 1)
 
 
-@every
+@pytest.mark.parametrize("name", FEW)
 def test_seed_decides_the_weights(name):
     def weights(seed: int | None) -> list[torch.Tensor]:
         return list(build_any(name, seed).state_dict().values())

@@ -51,34 +51,23 @@ def judge(folder: Path, strategy: str, **more: Any) -> str:
     return status
 
 
-@pytest.mark.parametrize("name", [case(name) for name in COMPARED])
-def test_a_decoder_is_trained_as_by_a_single_process(name, tmp_path):
-    require_packages(name)
-    assert judge(tmp_path, name) == "ok"
-
-
-@pytest.mark.parametrize("name", ["fsdp", "pipeline"])
-def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
-    assert judge(tmp_path, name, model="llama", model_options=LLAMA) == "ok"
-
-
-@pytest.mark.parametrize("name", ["fsdp", "pipeline"])
-def test_experts_are_trained_as_by_a_single_process(name, tmp_path):
-    """Also by strategies that do not share them out."""
-    assert judge(tmp_path, name, model="llama", model_options=EXPERTS) == "ok"
+SHARING = [n for n in COMPARED if STRATEGIES[n].needs["shared_weights"] or n == "mesh"]
+OTHERS = [{"model": "llama", "model_options": sizes} for sizes in (LLAMA, EXPERTS)]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "more"),
     [
-        case(name)
-        for name in COMPARED
-        if STRATEGIES[name].needs["shared_weights"] or name == "mesh"
+        *(case(name, {}) for name in COMPARED),
+        # Embeddings stay tied.
+        *(case(name, {"model_options": TIED}) for name in SHARING),
+        # Strategies that do not share experts out train them, too.
+        *(case(name, more) for name in ("fsdp", "pipeline") for more in OTHERS),
     ],
 )
-def test_tied_embeddings_stay_tied(name, tmp_path):
+def test_a_decoder_is_trained_as_by_a_single_process(name, more, tmp_path):
     require_packages(name)
-    assert judge(tmp_path, name, model_options=TIED) == "ok"
+    assert judge(tmp_path, name, **more) == "ok"
 
 
 FOUR_STAGES = {"pipe": 2, "microbatches": 4, "balance": "1,1,2,1"}
