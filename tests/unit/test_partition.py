@@ -12,7 +12,7 @@ from torch import nn
 
 from rankbench.decoder import split_evenly
 from rankbench.rank.models import Blueprint
-from rankbench.rank.strategies._partition import measure_parts
+from rankbench.rank.strategies._pipeline import measure_parts
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rankbench.rank.strategies._partition import count_parts
+from rankbench.rank.strategies._pipeline import count_parts
 from rankbench.rank.strategies.base import Batch, Load, MakeOptimizer, Mark
 from rankbench.rank.strategies.single import Single
 

@@ -14,8 +14,13 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from rankbench.decoder import split_evenly, stages_of_rank
 from rankbench.rank.strategies._axes import by_mesh, clip, whole
-from rankbench.rank.strategies._partition import count_parts, measure_parts
-from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies._pipeline import (
+    Stage,
+    Stopwatch,
+    count_parts,
+    measure_parts,
+    trace_shapes,
+)
 from rankbench.rank.strategies.base import (
     Batch,
     MakeOptimizer,

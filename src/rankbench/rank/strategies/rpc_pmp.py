@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import autograd, rpc
 from torch.distributed.optim import DistributedOptimizer
 
-from rankbench.rank.strategies._partition import count_parts
-from rankbench.rank.strategies._pipeline import Stage
+from rankbench.rank.strategies._pipeline import Stage, count_parts
 from rankbench.rank.strategies.base import (
     Batch,
     MakeOptimizer,
