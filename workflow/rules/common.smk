@@ -65,7 +65,7 @@ def get_run():
             print(*Preview(run).lines(), sep="\n", file=sys.stderr)
         if not invocation.passive:
             begin(run, measures=invocation.measures)
-    if not invocation.passive and scheduler_of(run.plan.site).has_queue:
+    if not invocation.passive and scheduler_of(run.plan.site).extra == "slurm":
         look_steadily(has_ended)
         submit_well(run.layout, why_job_ended)
     return run
