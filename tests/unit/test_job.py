@@ -154,10 +154,10 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
     request = array_of(tmp_path, dataclasses.replace(GPU_SITE, nodes=3), "3x2")
     assert (request.tasks, request.start_within) == (3, 60)
     assert " ".join(request.options) == (
-        "--nodes=1 --ntasks=1 --cpus-per-task=32 --time=14 --mem=240000"
-        " --partition=gpu --account=physics --qos=short --job-name=rankbench"
+        "--cpus-per-task=32 --time=14 --mem=240000 --partition=gpu --account=physics"
+        " --qos=short --nodes=1 --ntasks=1 --job-name=rankbench --no-requeue"
         " --comment=rule_job_wildcards_x_ddp.gloo.3x2.convnet.digits"
-        " --no-requeue --exclusive --gres=gpu:a100:2"
+        " --exclusive --gres=gpu:a100:2"
     )
 
 

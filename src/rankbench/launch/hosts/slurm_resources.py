@@ -110,6 +110,17 @@ def _options(site: Mapping[str, Any], wanted: Asked) -> list[str]:
     return options
 
 
+# Name of a resource -> option of sbatch.
+_FLAGS = {
+    "cpus_per_task": "cpus-per-task",
+    "runtime": "time",
+    "mem_mb": "mem",
+    "slurm_partition": "partition",
+    "slurm_account": "account",
+    "qos": "qos",
+}
+
+
 def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
     """The resources of a launch of a cell whose hosts are tasks of a job array."""
     cell, site, experiment = planned.cell, plan.site, plan.experiment
@@ -120,20 +131,10 @@ def plan_array(plan: Plan, planned: PlannedCell) -> JobArray:
     gpus, cores = _gpus(cell, site), _cores(cell, site)
     wanted = Asked(1, 1, gpus, seconds, cores, cell.queue)
     asked = ask_slurm_for(site, wanted)
-    values = {
-        "--nodes": 1,
-        "--ntasks": 1,
-        "--cpus-per-task": asked["cpus_per_task"],
-        "--time": asked["runtime"],
-        "--mem": asked["mem_mb"] or None,
-        "--partition": asked.get("slurm_partition"),
-        "--account": asked.get("slurm_account"),
-        "--qos": asked.get("qos"),
-        "--job-name": "rankbench",
-        "--comment": comment_of(plan.name, planned.id),
-    }
-    options = [f"{name}={value}" for name, value in values.items() if value is not None]
-    options += ["--no-requeue", *_options(site, wanted)]
+    options = [f"--{flag}={asked[k]}" for k, flag in _FLAGS.items() if asked.get(k)]
+    options += ["--nodes=1", "--ntasks=1", "--job-name=rankbench", "--no-requeue"]
+    options += [f"--comment={comment_of(plan.name, planned.id)}"]
+    options += _options(site, wanted)
     return JobArray(planned.shape.nodes, tuple(options), start_within)
 
 

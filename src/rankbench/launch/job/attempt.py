@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,19 +65,16 @@ class Attempt:
         self._plan, self.planned, self.request = plan, planned, request
         self._root = layout.root
         self.directory = layout.attempt(self.id, request.attempt)
-        name = planned.image
-        self.image = None if name is None else dict(plan.images[name])
         self.stale: str | None = None
-        self._no_image: str | None = None
-        if self.image is not None:
+        self.image: dict[str, Any] | None = None
+        if planned.image is not None:
             # Jobs without images need none of these.
             from rankbench.launch.images.verify import read_image
 
-            try:
+            self.image = {**plan.images[planned.image], "sha256": None}
+            # Only this host has the fault, and `refuse_host` will name it.
+            with suppress(ValueError):
                 self.image = read_image(self.image)
-            except ValueError as error:
-                # Only this host has the fault, and a record will name it.
-                self.image["sha256"], self._no_image = None, str(error)
         is_repeated = plan.experiment["repeat_disturbed"]
         self._repeats = MAX_REPEATS if is_repeated else 0
         self.has_gate = plan.experiment["gate"] and has_gate(self.cell)
@@ -108,16 +106,14 @@ class Attempt:
         if self.image is None and fault is None:
             return None
         from rankbench.launch.images.apptainer import check_runs
-        from rankbench.launch.images.verify import check_file, check_signed
+        from rankbench.launch.images.verify import check_file, check_signed, read_image
 
         started = datetime.now(UTC)
         try:
             if fault or self.image is None:
                 raise ValueError(f"setup in site.yaml failed: {fault}")
-            if self._no_image:
-                raise ValueError(self._no_image)
             check_binds(self._plan.site["binds"])
-            check_file(self.image)
+            check_file(read_image(self.image))
             check_signed(self.image, self._signers)
             check_runs(Path(self.image["file"]))
         except (ValueError, OSError) as error:
