@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from factories import make_gpu_site
 from rankbench.launch.site.network import partners
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
+from rankbench.matrix.plan import make_plan
 from rankbench.record import RECORD_VERSION, Layout, read_json, write_json
 from rankbench.results.advice.answer import find_answer
 from rankbench.results.bundle.contents import find_measured
@@ -148,26 +150,33 @@ def test_a_rank_that_is_always_late_names_its_host(tmp_path, late, named):
     assert ("slow-host" in row["marks"]) is named
 
 
+DOWN = "Slurm says down on node2: fan"
+
+
 def test_a_cell_runs_on_each_host(tmp_path):
     path = tmp_path / "each.yaml"
     path.write_text("name: each\nstrategy: single\nhosts: each\n")
 
-    def load(names: list[str]) -> Any:
+    def load(*names: str) -> Any:
+        hosts = {name: DOWN if name == "node2" else None for name in names}
         return load_experiment(
-            path, load_catalog(), cuda=False, list_hosts=lambda: names
+            path, load_catalog(), cuda=False, list_hosts=lambda: hosts
         )
 
-    cells = load(["node1", "node2"]).cells
+    cells = load("node1", "node2").cells
+    site = make_gpu_site(scheduler="slurm", device="cpu")
+    plan = make_plan(load("node1", "node2"), site, load_catalog(), code="", source="")
+    assert [one.infeasible for one in plan.cells.values()] == [None, DOWN]
     assert [cell.queue for cell in cells.values()] == [
         {"hosts": "node1"},
         {"hosts": "node2"},
     ]
     assert [name.rpartition(".")[2] for name in cells] == ["hosts=node1", "hosts=node2"]
     with pytest.raises(ValueError, match="this site lists no hosts"):
-        load([])
+        load()
     path.write_text(f"{path.read_text()}topology: 2x1\n")
     with pytest.raises(ValueError, match="has several hosts: choose topology"):
-        load(["node1"])
+        load("node1")
 
 
 @pytest.mark.parametrize("count", range(2, 10))

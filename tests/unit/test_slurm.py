@@ -180,6 +180,14 @@ def test_a_host_that_does_not_answer(program, state, lost):
     assert "--nodes=node1,node2" in calls.read_text()
 
 
+def test_hosts_that_are_not_up_have_slurms_reason(program):
+    lines = "node1|idle~|none", "node2|mixed|none", "node3|drained|fan|noise"
+    calls = program("sinfo", f"printf '%s\\n' {' '.join(map(repr, lines))}")
+    hosts = SlurmJob.list_hosts({"partition": "cpu"})
+    assert [*hosts.values()] == [None, None, "Slurm says drained on node3: fan|noise"]
+    assert "--partition=cpu" in calls.read_text()
+
+
 def test_what_is_known_of_a_job_that_has_ended(program):
     program("scontrol", "exit 1")
     assert SlurmJob("7", ()).why_ended() is None

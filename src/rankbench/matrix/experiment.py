@@ -48,6 +48,7 @@ class Experiment:
         override: the override that was applied, or None.
         study: the key `source` of the file and its published rows, or None.
         own: models, data sets, strategies and scripts in files of the user's own.
+        hosts: those of ``hosts: each`` -> why it is not up, or None.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Experiment:
     override: str | None = None
     study: dict[str, Any] | None = None
     own: OwnFiles = field(default_factory=OwnFiles)
+    hosts: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def load_experiment(
@@ -68,7 +70,7 @@ def load_experiment(
     cuda: bool,
     preferred: str | None = None,
     override: str | None = None,
-    list_hosts: Callable[[], Sequence[str]] = tuple,
+    list_hosts: Callable[[], Mapping[str, str | None]] = dict,
 ) -> Experiment:
     """Read, check and expand an experiment file.
 
@@ -78,7 +80,8 @@ def load_experiment(
         cuda: whether `device: auto` means cuda on this site.
         preferred: what `launcher: auto` means on this site, where it is possible.
         override: the name of one of the file's overrides, or None.
-        list_hosts: gives the hosts of the site, for ``hosts: each``.
+        list_hosts: gives the hosts of the site, for ``hosts: each``, and why they are
+            not up.
 
     Raises:
         ValueError: the file has mistakes; the message has a line for each.
@@ -86,6 +89,7 @@ def load_experiment(
     schema = experiment_schema(catalog)
     given = load_yaml(path)
     cells: dict[str, Cell] = {}
+    hosts: Mapping[str, str | None] = {}
     ids: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     own = OwnFiles()
@@ -125,13 +129,15 @@ def load_experiment(
                     if twin != cell_id:
                         raise ValueError(f"{twin} and {cell_id} are the same cell here")
         if values["hosts"] == EACH:
-            cells = _pin(cells, list_hosts())
+            hosts = list_hosts()
+            cells = _pin(cells, [*hosts])
         cells = _exclude(cells, values["exclude"])
         study = make_study(values["source"], rows, cells)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     name = values["name"]
     options = {key: values[key] for key in keys_of(schema, "run")}
-    return Experiment(name, path, digest, values, options, cells, override, study, own)
+    about = (override, study, own, hosts)
+    return Experiment(name, path, digest, values, options, cells, *about)
 
 
 def experiment_schema(catalog: Catalog) -> Schema:

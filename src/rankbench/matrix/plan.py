@@ -65,7 +65,8 @@ def make_plan(
             cell=cell,
             shape=candidate.shape,
             phases=candidate.facts.phases,
-            infeasible=find_obstacle(candidate),
+            infeasible=experiment.hosts.get(cell.hosts or "")
+            or find_obstacle(candidate),
             marks=marks_of(candidate),
             image=candidate.image,
             estimated_mib=peak_of_step(candidate.estimate),

@@ -252,13 +252,13 @@ class Hosts(ABC):
         return {"mem_mb": 0}
 
     @classmethod
-    def list_hosts(cls, site: Mapping[str, Any]) -> Sequence[str]:
-        """Return the hosts to which a job can be pinned; none if jobs cannot.
+    def list_hosts(cls, site: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """Return the hosts to which a job can be pinned -> why one is not up, if so.
 
         Raises:
             ValueError: the scheduler does not answer.
         """
-        return ()
+        return {}
 
     @classmethod
     def limits(cls) -> dict[str | None, float]:

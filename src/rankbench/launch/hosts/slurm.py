@@ -26,6 +26,7 @@ from rankbench.launch.hosts.base import (
 )
 
 ASK_SECONDS = 30.0
+_UP = ("idle", "allocated", "mixed", "completing", "reserved", "planned")
 STEP_GONE_AFTER = 60.0  # seconds
 _STEP = "rankbench.launch"  # name of the steps of a launch
 
@@ -141,11 +142,16 @@ class SlurmJob(Hosts):
         return ask_slurm_for(site, asked)
 
     @classmethod
-    def list_hosts(cls, site: Mapping[str, Any]) -> Sequence[str]:
+    def list_hosts(cls, site: Mapping[str, Any]) -> Mapping[str, str | None]:
         wanted = [f"--partition={site['partition']}"] if site["partition"] else []
-        up = "--states=idle,allocated,mixed,completing,reserved,planned"
-        said = ask_slurm("sinfo", "--noheader", "--Node", "--format=%N", up, *wanted)
-        return list(dict.fromkeys(said.split()))
+        asked = ("--noheader", "--Node", "--format=%N|%T|%E")
+        lines = ask_slurm("sinfo", *asked, *wanted).splitlines()
+        return {
+            host: None
+            if state.rstrip("~#-") in _UP  # those without power are started
+            else f"Slurm says {state} on {host}: {reason}"
+            for host, state, reason in (line.split("|", maxsplit=2) for line in lines)
+        }
 
     @classmethod
     def limits(cls) -> dict[str | None, float]:
