@@ -12,7 +12,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rankbench.launch.hosts.base import FIRST_PORT, LAST_PORT
@@ -27,6 +26,8 @@ _CONNECT_SECONDS = 1.0
 
 # A pair sends numbers for the latency, then a few messages that are as long as their
 # time allows. All pairs together take no longer than ALL_SECONDS.
+# Of each host with a lower number: its turn has come; it has measured.
+Lower = dict[int, tuple[threading.Event, threading.Event]]
 _NUMBER = struct.Struct("<q")
 _TINY_ONES, _LONG_ONES = 50, 3
 _BLOCK, LONG = 2**20, 2**26  # bytes
@@ -39,7 +40,7 @@ _SILENT_SECONDS = 10.0
 def exchange(
     node: int, hosts: Sequence[dict[str, Any]], ports: Sequence[int]
 ) -> dict[str, Any]:
-    """Connect to the other hosts, then measure with one after the other.
+    """Connect to the other hosts, and measure, with one after the other.
 
     Args:
         node: number of this host.
@@ -52,60 +53,53 @@ def exchange(
     """
     end = time.monotonic() + REACH_SECONDS
     accepted = threading.Semaphore(0)
-    served: dict[int, threading.Event] = {n: threading.Event() for n in range(node)}
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(32) as pool:
+    lower = {number: (threading.Event(), threading.Event()) for number in range(node)}
+    unreached, pairs = {}, []
+    with contextlib.ExitStack() as stack:
         free = []
         for port in ports:
             # A port that is in use already is not tried.
             with contextlib.suppress(OSError):
                 server = _listen(port)
                 stack.callback(server.close)
-                arguments = (server, accepted, served)
+                arguments = (server, accepted, lower)
                 threading.Thread(target=_accept, args=arguments, daemon=True).start()
                 free.append(port)
-        tried = {
-            (host["name"], port): pool.submit(_connects, host["address"], port, end)
-            for number, host in enumerate(hosts)
-            for port in free
-            if number != node
-        }
-        unreached: dict[str, list[int]] = {}
-        for (name, port), connects in tried.items():
-            if not connects.result():
-                unreached.setdefault(name, []).append(port)
-        # The others may not have connected yet.
-        for _ in tried:
-            if not accepted.acquire(timeout=max(0.0, end - time.monotonic())):
-                break
-        pairs = []
-        rounds = list(partners(node, len(hosts)))
-        for other in rounds:
-            if other is not None and other < node:
-                served[other].wait(_SILENT_SECONDS)
-            elif other is not None:
-                host = hosts[other]
-                name, address = host["name"], host["address"]
-                open_ones = {*free} - {*unreached.get(name, ())}
-                with contextlib.suppress(OSError, ValueError):
-                    where = (address, min(open_ones))
-                    found = _measure(where, node, ALL_SECONDS / len(rounds))
+        for other in partners(node, len(hosts)):
+            name, address = hosts[other]["name"], hosts[other]["address"]
+            closed = [port for port in free if not _connects(address, port, end)]
+            if closed:
+                unreached[name] = closed
+            if other < node:
+                turn, served = lower[other]
+                turn.set()
+                served.wait(_SILENT_SECONDS)
+            elif len(closed) < len(free):
+                port = next(port for port in free if port not in closed)
+                with contextlib.suppress(OSError):
+                    found = _measure((address, port), node, ALL_SECONDS / len(hosts))
                     pairs.append({"hosts": [hosts[node]["name"], name], **found})
+        # The others may not have connected yet.
+        for _ in range(len(free) * (len(hosts) - 1) + node):
+            if not accepted.acquire(timeout=max(1.0, end - time.monotonic())):
+                break
     return {"unreached": unreached, "pairs": pairs}
 
 
-def partners(node: int, count: int) -> Iterator[int | None]:
-    """Whom a host measures with in each round; None for nobody.
+def partners(node: int, count: int) -> Iterator[int]:
+    """The other hosts, in an order in which pairs can measure at the same time.
 
-    Pairs of a round have no host in common, so that they may measure at the same time.
+    In each round, every host has another partner, or with an odd number one has none.
     """
-    last = count - 1 + count % 2  # with an odd number, it is nobody
+    last = count - 1 + count % 2
     for turn in range(last):
         other = (turn - node) % last
         if node == last:
             other = turn * (last + 1) // 2 % last
         elif other == node:
             other = last
-        yield other if other < count else None
+        if other < count:
+            yield other
 
 
 def _measure(where: tuple[str, int], node: int, seconds: float) -> dict[str, float]:
@@ -148,19 +142,20 @@ def _receive(link: socket.socket, size: int) -> bytearray:
     return block
 
 
-def _serve(link: socket.socket, served: dict[int, threading.Event]) -> None:
-    """Receive what a host with a lower number sends, until it closes the connection."""
+def _serve(link: socket.socket, lower: Lower) -> None:
+    """Receive what a host with a lower number sends, when it is that one's turn."""
     node = None
     with link, contextlib.suppress(OSError):
         link.settimeout(_SILENT_SECONDS)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         (node,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
+        lower[node][0].wait(_SILENT_SECONDS)
         while True:
             (size,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
             _receive(link, size)
             link.sendall(_NUMBER.pack(size))
-    if node in served:
-        served[node].set()
+    if node is not None:
+        lower[node][1].set()
 
 
 def _listen(port: int) -> socket.socket:
@@ -172,25 +167,22 @@ def _listen(port: int) -> socket.socket:
     )
 
 
-def _accept(
-    server: socket.socket,
-    accepted: threading.Semaphore,
-    served: dict[int, threading.Event],
-) -> None:
+def _accept(server: socket.socket, accepted: threading.Semaphore, lower: Lower) -> None:
     with contextlib.suppress(OSError):
         while True:
-            arguments = (server.accept()[0], served)
+            arguments = (server.accept()[0], lower)
             threading.Thread(target=_serve, args=arguments, daemon=True).start()
             accepted.release()
 
 
 def _connects(address: str, port: int, end: float) -> bool:
     """Whether a connection succeeds before the end; the other host may start late."""
-    while time.monotonic() < end:
+    while True:
         try:
             socket.create_connection((address, port), timeout=_CONNECT_SECONDS).close()
         except OSError:
+            if time.monotonic() > end:
+                return False
             time.sleep(0.2)
         else:
             return True
-    return False
