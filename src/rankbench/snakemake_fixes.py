@@ -6,7 +6,7 @@ import _thread
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,120 +53,72 @@ def take_sigterm_in_a_thread() -> None:
     JobScheduler.exit_gracefully = handle
 
 
-# --- how the plugin polls its jobs ----------------------------------------------------
+# --- how the plugin looks for its jobs ------------------------------------------------
 
-
-def look_steadily(has_ended: Callable[[str], bool]) -> None:
-    """Patch four faults of the plugin: it looks too late, too much, or never again.
-
-    After each check without an ended job, the plugin waits ten seconds longer, up to
-    three minutes. So it would notice the end of a short cell much too late. The patch
-    waits `seconds-between-status-checks` of Snakemake, and longer only in proportion to
-    what has been waited for already.
-
-    Before each check, the plugin asks for the whole configuration of Slurm. The patch
-    lets it ask until it gets an answer.
-
-    When Slurm does not answer (its controller restarts, or is busy for long), the
-    plugin drops all jobs and never checks them again, so Snakemake would wait forever.
-    The patch checks a job again if a check did not report on it. The plugin also waits
-    forever for a job that was preempted, and for one that Slurm has forgotten. The
-    patch lets them end: well if its outputs are there.
-
-    Args:
-        has_ended: asks Slurm about a job; false if Slurm does not answer.
-    """
-    check_version("snakemake-executor-plugin-slurm", 2)
-    import snakemake_executor_plugin_slurm as plugin
-
-    _hold_the_pace(plugin.Executor)
-    _lose_no_job(plugin, has_ended)
-    plugin.get_min_job_age = _remember(plugin.get_min_job_age)
-
-
-def _remember(ask: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that asks until there is an answer, and then keeps it."""
-    kept: list[Any] = []
-
-    def answer() -> Any:
-        if not kept and (found := ask()) is not None:
-            kept.append(found)
-        return kept[0] if kept else None
-
-    return answer
-
-
-def _hold_the_pace(executor_class: Any) -> None:
-    growing = executor_class.next_seconds_between_status_checks
-
-    def seconds(executor: Any) -> float:
-        settings = executor.workflow.remote_execution_settings
-        least: float = settings.seconds_between_status_checks
-        wanted: float = growing.fget(executor)
-        quiet = time.monotonic() - getattr(executor, "_quiet_since", time.monotonic())
-        return min(wanted, seconds_between_looks(least, quiet))
-
-    def note(executor: Any, wanted: float) -> None:
-        # The plugin counts from the beginning again when a job has ended.
-        settings = executor.workflow.executor_settings
-        initial = getattr(settings, "init_seconds_before_status_checks", 40)
-        if wanted <= initial or not hasattr(executor, "_quiet_since"):
-            executor._quiet_since = time.monotonic()
-        growing.fset(executor, wanted)
-
-    executor_class.next_seconds_between_status_checks = property(seconds, note)
-
-
+# States of jobs that have ended without success.
+_FAILED = (
+    *("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    "TIMEOUT",
+)
 # So often must Slurm say that a job is not there: a new one may not be known yet.
 _DOUBTS = 2
 
 
-def _lose_no_job(plugin: Any, has_ended: Callable[[str], bool]) -> None:
-    executor_class, query = plugin.Executor, plugin.query_job_status
-    ended: set[str] = set()
-    # What Slurm has answered last: job -> state.
-    told: list[dict[str, str]] = []
+def look_steadily(read_states: Callable[[], Mapping[str, str] | None]) -> None:
+    """Replace how the plugin looks for its jobs: too late, too much, or never again.
+
+    It would wait longer after each look, up to three minutes, and so notice the end of
+    a short cell much too late; ask for the whole configuration of Slurm each time; drop
+    all jobs if Slurm does not answer once (its controller restarts); and wait forever
+    for a job that was preempted, or that Slurm has forgotten. Here a look is one
+    question about all jobs. A job that is no more has ended: well if its outputs are
+    there.
+
+    Args:
+        read_states: asks for the state of each job, by its number; None if Slurm does
+            not answer.
+    """
+    check_version("snakemake-executor-plugin-slurm", 2)
+    from snakemake_executor_plugin_slurm import Executor
+
     doubts = Counter[str]()
+    since = time.monotonic()  # a job has last ended
 
-    def remembering(report: Callable[..., None]) -> Callable[..., None]:
-        def remember(executor: Any, job: Any, *args: Any, **kwargs: Any) -> None:
-            ended.add(job.external_jobid)
-            report(executor, job, *args, **kwargs)
-
-        return remember
-
-    for name in ("report_job_success", "report_job_error"):
-        setattr(executor_class, name, remembering(getattr(executor_class, name)))
-    look = executor_class.check_active_jobs
-
-    async def look_at_all(executor: Any, jobs: Sequence[Any]) -> AsyncIterator[Any]:
-        told.clear()
-        left = [job async for job in look(executor, jobs)]
-        known = {job.external_jobid for job in left} | ended
-        if untold := [job for job in jobs if job.external_jobid not in known]:
+    async def look(executor: Any, jobs: Sequence[Any]) -> AsyncIterator[Any]:
+        nonlocal since
+        left, states = 0, read_states() if jobs else {}
+        if states is None:
             # Snakemake's log handler does not fill in arguments.
-            said = f"Slurm did not report on {len(untold)} jobs"
+            said = f"Slurm did not report on {len(jobs)} jobs"
             executor.logger.warning(f"{said}: they will be checked again")
-        for job in left + untold:
-            number = job.external_jobid
-            if told:
-                is_odd = told[-1].get(number) in (None, "PREEMPTED")
-                is_over = is_odd and has_ended(number)
-                doubts[number] = doubts[number] + 1 if is_over else 0
-            if doubts[number] < _DOUBTS:
-                yield job
-            elif all(Path(file).exists() for file in job.job.output):
+        for job in jobs:
+            number, state = job.external_jobid, "unknown"
+            if states is not None:
+                state = states.get(number, "PREEMPTED")
+                doubts[number] = doubts[number] + 1 if state == "PREEMPTED" else 0
+            is_gone = doubts[number] >= _DOUBTS and states is not None
+            is_made = is_gone and all(Path(f).exists() for f in job.job.output)
+            if state == "COMPLETED" or is_made:
                 executor.report_job_success(job)
-            else:
+            elif state in _FAILED or is_gone:
                 executor.report_job_error(job)
+            else:
+                left += 1
+                yield job
+        settings = executor.workflow.executor_settings
+        seconds: float = settings.init_seconds_before_status_checks
+        if left < len(jobs) or not jobs:
+            since = time.monotonic()
+        else:
+            general = executor.workflow.remote_execution_settings
+            least, quiet = (
+                general.seconds_between_status_checks,
+                time.monotonic() - since,
+            )
+            seconds = seconds_between_looks(least, quiet)
+        executor.next_seconds_between_status_checks = seconds
 
-    async def ask(*args: Any) -> Any:
-        answer = await query(*args)
-        told.extend([answer[0]] if answer[0] is not None else [])
-        return answer
-
-    plugin.query_job_status = ask
-    executor_class.check_active_jobs = look_at_all
+    Executor.check_active_jobs = look
 
 
 # --- how the plugin submits jobs, and reports refusals --------------------------------

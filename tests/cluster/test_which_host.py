@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 import slurm_conf
 from allocations import Site
 from logins import queue, start, table_of
+from pretend_cluster import Cluster, daemon_environment
 from pretend_down import down
-from pretend_host import wait_until
-from pretend_up import up
+from pretend_host import PretendError, check, wait_until
+from pretend_up import is_idle, up
 from site_files import SITE_FILE
 from test_wild import QUOTAS, quota
 
@@ -117,3 +120,68 @@ def test_a_job_that_slurm_has_forgotten_has_ended(forgetful):
     said, _ = run.communicate(timeout=240)
     assert run.returncode == 0, said
     assert table_of(forgetful, "slow")[cell]["status"] == "ok"
+
+
+# For the daemon of accounting, which has its database here.
+DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={state}/munge/socket
+DbdHost=localhost
+DbdPort={port}
+StorageType=accounting_storage/mysql
+StorageUser=root
+SlurmUser=root
+LogFile={state}/log/slurmdbd
+PidFile={state}/controller/dbd-pid
+"""
+WITH_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePort={port}
+"""
+
+
+def keep_accounts(cluster: Cluster) -> None:
+    """Restart the controller of a cluster with accounting."""
+    state, values = cluster.state, {"state": cluster.state, "port": 7900}
+    data, socket = state / "database", state / "database.socket"
+    variables = {**daemon_environment(state), "MYSQL_UNIX_PORT": str(socket)}
+    plain = ("--no-defaults", f"--datadir={data}", "--user=root")
+    check(["mariadb-install-db", *plain], variables)
+    more = ("--skip-networking", "--skip-grant-tables", f"--socket={socket}")
+    with open(state / "log/mariadbd", "wb") as log:
+        subprocess.Popen(["mariadbd", *plain, *more], env=variables, stderr=log)
+    wait_until(socket.exists, 60, "a database")
+    settings = state / "etc/slurm/slurmdbd.conf"
+    settings.write_text(DATABASE.format(**values))
+    settings.chmod(0o600)
+    check(["slurmdbd"], variables)
+    with open(state / "etc/slurm/slurm.conf", "a") as conf:
+        conf.write(WITH_ACCOUNTING.format(**values))
+    wait_until(lambda: "Cluster" in accounts(cluster), 60, "accounts")
+    cluster.administer("sacctmgr", "--immediate", "add", "cluster", "pretend")
+    os.kill(int((state / "controller/pid").read_text()), signal.SIGTERM)
+    wait_until(lambda: not (state / "controller/pid").exists(), 60, "its end")
+    cluster.administer("slurmctld")
+    wait_until(lambda: is_idle(cluster), 60, "all hosts idle")
+
+
+def accounts(cluster: Cluster) -> str:
+    try:
+        return cluster.administer("sacctmgr", "show", "cluster")
+    except PretendError:
+        return ""
+
+
+@pytest.mark.skipif(not shutil.which("slurmdbd"), reason="slurmdbd is missing")
+def test_accounting_knows_a_job_that_slurm_has_forgotten(forgetful):
+    cluster = forgetful.cluster
+    keep_accounts(cluster)
+    job = cluster.run("sbatch", "--parsable", "--wrap=sleep 99").strip()
+    wait_until(lambda: cluster.run("squeue", "--states=running"), 60, "it runs")
+    cluster.run("scancel", job)
+    wait_until(lambda: not queue(forgetful, "--states=all"), 120, "it is forgotten")
+    ask = f"from rankbench.launch.hosts.slurm import *; print(why_job_ended('{job}'))"
+    said = cluster.run(sys.executable, "-c", ask)
+    cause = "its Slurm job was cancelled; Slurm says CANCELLED on node1"
+    assert said == f"job {job}: {cause}\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the packages for a pretend cluster (tests/cluster) on Debian; run it as root: Slurm
-# with munge and PMIx, Open MPI to test PMIx, and an ssh server and rsync for hosts without
+# with munge, PMIx and accounting, Open MPI to test PMIx, an ssh server and rsync for hosts without
 # Slurm. It does not start their services, because each pretend cluster starts its own with
 # its own configuration.
 set -euo pipefail
@@ -18,8 +18,9 @@ fi
 apt-get update -qq
 apt-get install -qq -y --no-install-recommends \
     slurmctld slurmd slurm-client munge libpmix2 iproute2 procps util-linux \
-    gcc libc6-dev openmpi-bin libopenmpi-dev openssh-server rsync >/dev/null
+    slurmdbd mariadb-server-core mariadb-client-core gcc libc6-dev \
+    openmpi-bin libopenmpi-dev openssh-server rsync >/dev/null
 if command -v systemctl >/dev/null; then
-    systemctl disable --quiet slurmctld slurmd munge ssh || true
+    systemctl disable --quiet slurmctld slurmd slurmdbd munge ssh || true
 fi
 slurmd -V

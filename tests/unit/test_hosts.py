@@ -184,9 +184,8 @@ def test_pairs_can_measure_at_the_same_time(count):
     left = [list(partners(node, count)) for node in range(count)]
     assert all({*own} == {*range(count)} - {node} for node, own in enumerate(left))
     for _ in range(count):
-        for own in [own for node, own in enumerate(left) if own]:
-            node = left.index(own)
-            if left[own[0]] and left[own[0]][0] == node:
+        for node, own in enumerate(left):
+            if own and left[own[0]][:1] == [node]:
                 left[own.pop(0)].pop(0)
     assert not any(left)
 

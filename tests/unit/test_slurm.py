@@ -16,6 +16,7 @@ from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.hosts.slurm import (
     SlurmJob,
     parse_queue,
+    read_states,
     why_job_ended,
 )
 from rankbench.launch.job.claim import Owner
@@ -186,6 +187,13 @@ def test_hosts_that_are_not_up_have_slurms_reason(program):
     hosts = SlurmJob.list_hosts({"partition": "cpu"})
     assert [*hosts.values()] == [None, None, "Slurm says drained on node3: fan|noise"]
     assert "--partition=cpu" in calls.read_text()
+
+
+def test_states_of_all_jobs(program):
+    program("squeue", "printf '7|RUNNING\\n8|COMPLETED\\n'")
+    assert read_states() == {"7": "RUNNING", "8": "COMPLETED"}
+    program("squeue", "exit 1")
+    assert read_states() is None
 
 
 def test_what_is_known_of_a_job_that_has_ended(program):

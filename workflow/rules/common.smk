@@ -18,8 +18,7 @@ from snakemake.exceptions import WorkflowError
 from rankbench.environ import begin_safely
 from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
-from rankbench.launch.hosts.base import has_ended
-from rankbench.launch.hosts.slurm import why_job_ended
+from rankbench.launch.hosts.slurm import read_states, why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
 from rankbench.project import (
@@ -66,7 +65,7 @@ def get_run():
         if not invocation.passive:
             begin(run, measures=invocation.measures)
     if not invocation.passive and scheduler_of(run.plan.site).extra == "slurm":
-        look_steadily(has_ended)
+        look_steadily(read_states)
         submit_well(run.layout, why_job_ended)
     return run
 

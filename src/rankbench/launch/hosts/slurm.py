@@ -247,6 +247,13 @@ def parse_end(said: str | None) -> JobEnd | None:
     return None
 
 
+def read_states() -> dict[str, str] | None:
+    """The state of each job of this user, by its number; None without an answer."""
+    asked = ("--me", "--noheader", "--states=all", "--format=%i|%T")
+    said = try_slurm("squeue", *asked)
+    return None if said is None else dict(re.findall(r"(\S+)\|(\S+)", said))
+
+
 def why_job_ended(job: str) -> str:
     """What Slurm says about a job that has ended, in words; asked once."""
     said = try_slurm("scontrol", "show", "job", "--oneliner", job)

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.process.supervise import finish
-from rankbench.record import CAUSES, RECORD_VERSION, Layout, read_attempt
+from rankbench.record import CAUSES, RECORD_VERSION, Layout, first_line, read_attempt
 
 
 def check_network(
     layout: Layout, site: Mapping[str, Any], hosts: Hosts, say: Callable[[str], None]
 ) -> None:
-    """Let all pairs of these hosts measure, unless a record has them already.
+    """Let all pairs of these hosts measure, unless records have them already.
 
     A fault is the site's. Cells may work nevertheless, so it only is said.
     """
-    records = [one for one in read_attempt(layout.network) if one["status"] == "ok"]
-    known = [{name for pair in r["network"] for name in pair["hosts"]} for r in records]
-    if len(hosts.names) < 2 or any(each >= {*hosts.names} for each in known):
+    links = [link for one in read_attempt(layout.network) for link in one["network"]]
+    left = list(itertools.combinations(hosts.names, 2))
+    if all([*pair] in [link["hosts"] for link in links] for pair in left):
         return
     # `check --site` looks at hosts; few jobs do.
     from rankbench.launch.site.hosts import measure_pairs
 
-    started = datetime.now(UTC)
+    about = {"purpose": "network", "started": datetime.now(UTC).isoformat()}
     _, folder = claim_next(layout.network)
-    pairs, faults = measure_pairs({**site}, hosts, folder)
-    finish(
-        folder,
-        {
-            "schema": RECORD_VERSION,
-            "purpose": "network",
-            "status": "cancelled" if faults else "ok",
-            "reason": "; ".join(faults) or None,
-            "cause": "site" if faults else None,
-            "started": started.isoformat(timespec="seconds"),
-            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-            "job_id": job_id(),
-            "network": pairs,
-        },
-    )
-    for fault in faults:
-        say(f"  network: {fault}; {CAUSES['site']}")
-    if pairs:
-        slowest = min(pairs, key=lambda pair: float(pair["gb_s"]))
-        names = " and ".join(slowest["hosts"])
-        speed = f"{slowest['gb_s']:.3g} GB/s, {slowest['us']:.3g} us between {names}"
-        say(f"  network: {speed}" + ", the slowest pair" * (len(pairs) > 1))
+    links, said = measure_pairs({**site}, hosts, folder)
+    about |= {"schema": RECORD_VERSION, "status": "ok", "reason": None}
+    finish(folder, {**about, "network": links})
+    slow = min(links, key=lambda link: float(link["gb_s"]), default=None)
+    if slow:
+        speed = f"{slow['gb_s']:.3g} GB/s, {slow['us']:.3g} us"
+        say(f"  network: at least {speed}, between {' and '.join(slow['hosts'])}")
+    known = [link["hosts"] for link in links]
+    if silent := [" and ".join(pair) for pair in left if [*pair] not in known]:
+        why = f"have exchanged nothing: {first_line(said)}"
+        say(f"  network: {', '.join(silent[:3])} {why}; {CAUSES['site']}")
