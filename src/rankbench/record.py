@@ -29,14 +29,12 @@ STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
 # another launch replaces it, by this rule, which is printed. All other failures are the
 # cell's, and have no cause.
 CAUSES = {
-    "port": "the site's fault: repeated at once, twice at most, then by the next run",
     "host": "the site's fault: repeated at once, twice at most, then by the next run",
     "site": "the site's fault: repeated by the next run",
     "user": "ended by the user: repeated by the next run",
-    "owner": "ended by the user: repeated by the next run",
 }
 # Another port or another look at a host may help: launches of one job in a row.
-CURED_BY_RETRY = ("port", "host")
+CURED_BY_RETRY = "host"
 MAX_RETRIES = 2
 
 # A disturbed launch is repeated in its round at most so often.

@@ -43,7 +43,7 @@ ON_HOSTS = {
     "the Snakemake of a job": "-m snakemake ",
 }
 VICTIMS = (*ON_HOSTS, "Snakemake", "slurmd", "the login shell")
-CAUSES = {"site", "user", "owner", "host", "port"}
+CAUSES = {"site", "user", "host"}
 
 
 @dataclass

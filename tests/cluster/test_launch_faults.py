@@ -90,7 +90,7 @@ def test_a_port_that_is_taken(site):
     wait = "until [ -e held ]; do sleep 0.1; done"
     site.measure("port", [cell], before=f"{shlex.join([*hold, HOLD])} & {wait}")
     first, second = site.records("port")[cell]
-    assert (first["status"], first["cause"]) == ("cancelled", "port")
+    assert (first["status"], first["cause"]) == ("cancelled", "host")
     assert second["status"] == "ok"
 
 
@@ -137,7 +137,7 @@ def test_ranks_end_themselves_when_their_supervisor_is_killed(site):
     wait_until(lambda: not site.processes(), 40, "nothing left")
     site.measure("slow-srun", [cell])
     lost, again = site.records("slow-srun")[cell]
-    assert (lost["status"], lost["cause"]) == ("cancelled", "owner")
+    assert (lost["status"], lost["cause"]) == ("cancelled", "user")
     assert again["status"] == "ok"
 
 

@@ -171,7 +171,7 @@ def test_a_taken_port_is_tried_again(alone):
     cell = cell_of("port_taken_once")
     found = launches_of(project, cell)
     assert [r["status"] for r in found.values()] == ["cancelled", "ok"]
-    assert found[1]["cause"] == "port"
+    assert found[1]["cause"] == "host"
     assert row_of(project, cell)["status"] == "ok"
 
 
@@ -239,7 +239,7 @@ def test_a_port_taken_by_another_process_before_rank_0(project):
     assert done.returncode == 0, done.stdout
     found = launches_of(project, cell)
     assert [(r["status"], r["cause"]) for r in found.values()] == [
-        ("cancelled", "port"),
+        ("cancelled", "host"),
         ("ok", None),
     ]
     assert row_of(project, cell)["status"] == "ok"

@@ -163,7 +163,7 @@ def test_killed_rank_is_named_from_the_real_log(launcher, log):
 def test_port_that_another_process_took_meanwhile():
     reports = {0: failed(PORT_TAKEN, "DistNetworkError")}
     outcome = classify(ending(launcher="manual", reports=reports, exits={0: 1}))
-    assert (outcome.status, outcome.cause) == ("cancelled", "port")
+    assert (outcome.status, outcome.cause) == ("cancelled", "host")
 
 
 def test_exception_is_named_from_the_real_log():

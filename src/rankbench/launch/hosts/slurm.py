@@ -219,7 +219,7 @@ _ENDS = {
     # As long as a process of a cancelled job exists, its state is COMPLETING.
     "CANCELLED|COMPLETING": ("its Slurm job was cancelled", "user"),
     # The script of the job has ended, and with it Slurm ended all steps.
-    "COMPLETED|FAILED": ("its Slurm job ended before the launch", "owner"),
+    "COMPLETED|FAILED": ("its Slurm job ended before the launch", "user"),
 }
 
 

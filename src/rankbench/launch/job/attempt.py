@@ -281,7 +281,7 @@ class LaunchSeries:
                 logs = {rank: read_end(spec.log(rank)) for rank in ranks}
                 if stands := describe_stands(logs):
                     why += f"; {stands}"
-                outcome = Outcome("cancelled", why, "owner")
+                outcome = Outcome("cancelled", why, "user")
                 close_launch(spec, outcome, datetime.fromtimestamp(claimed, UTC))
                 measured = self.purpose == MEASURE
                 name = f"launch {number}" if measured else self.purpose

@@ -207,7 +207,7 @@ class Rounds:
         self._seconds.append(time.monotonic() - begun)
         self._judge(attempt)
         self._say(attempt.id, self._describe(record))
-        if (cause := record["cause"]) in CURED_BY_RETRY:
+        if (cause := record["cause"]) == CURED_BY_RETRY:
             self._retries[attempt.id] += 1
             if self._retries[attempt.id] > MAX_RETRIES:
                 # Other cells may have other images, ports and hosts.

@@ -69,7 +69,7 @@ _OF_LIMITS = (
         "|unable to (?:confirm allocation|contact slurm controller))",
         ": Slurm's controller did not answer: see `scontrol ping`",
     ),
-    Fault("EADDRINUSE|address already in use", "", "port"),
+    Fault("EADDRINUSE|address already in use", "", "host"),
     Fault(
         "no route to host|host is unreachable|connection timed out"
         "|name or service not known|temporary failure in name resolution",
@@ -229,7 +229,7 @@ def _find_outcome(ending: Ending) -> Outcome:
         reason = "; ".join(filter(None, [end.what, ending.progress, end.words]))
         return Outcome("cancelled", reason, end.cause)
     if ending.stopped == "parent":
-        return Outcome("cancelled", "the run that started it ended", "owner")
+        return Outcome("cancelled", "the run that started it ended", "user")
     if ending.stopped not in (None, "timeout", "failure", "leaving"):
         return Outcome("cancelled", f"interrupted by {ending.stopped}", "user")
     errors = {
