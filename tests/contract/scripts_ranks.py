@@ -46,11 +46,10 @@ class Launch:
     @property
     def reason(self) -> str | None:
         ending = Ending(
-            launcher="torchrun",
+            spec=make_spec(shape=make_shape(self.ranks)),
             returncode=0,
             stopped=None,
             time_limit=60,
-            ranks=self.ranks,
             reports=self.reports,
             rank_logs={rank: self.log(rank) for rank in range(self.ranks)},
         )

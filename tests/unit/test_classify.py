@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import logs
+from factories import make_cell, make_shape, make_spec
 from logs import (
     MANUAL_KILLED,
     PORT_TAKEN,
@@ -32,14 +33,22 @@ def failed(message: str, kind: str = "RuntimeError", oom: bool = False) -> dict:
     return {"error": {"type": kind, "message": message, "oom": oom}}
 
 
-def ending(**changes: Any) -> Ending:
+def ending(
+    launcher: str = "torchrun",
+    is_spread: bool = False,
+    in_image: bool = False,
+    **changes: Any,
+) -> Ending:
     """The end of a launch of two ranks: the launcher failed, and no rank reported."""
     values = {
-        "launcher": "torchrun",
+        "spec": make_spec(
+            cell=make_cell(launcher=launcher),
+            shape=make_shape(2, nodes=1 + is_spread),
+            image={} if in_image else None,
+        ),
         "returncode": 1,
         "stopped": None,
         "time_limit": 60.0,
-        "ranks": 2,
         "progress": "rank 0 in training, step 3",
         "log": "",
         **changes,

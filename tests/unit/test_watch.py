@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from factories import make_spec
+from factories import make_shape, make_spec
 from rankbench.launch.process import supervise
 from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.reports import describe_progress, read_progress
@@ -59,11 +59,10 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(tmp_path):
 
     # The supervisor was late but is alive, so the launch says nothing about the cell.
     ending = Ending(
-        launcher="mpirun",
+        spec=make_spec(shape=make_shape(4)),
         returncode=ORPHANED,
         stopped=None,
         time_limit=60,
-        ranks=4,
         reports={3: report},
         exits={3: ORPHANED},
     )

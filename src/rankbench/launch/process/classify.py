@@ -23,6 +23,7 @@ from rankbench.launch.process.evidence import (
     quote_words,
     shorten,
 )
+from rankbench.launch_spec import LaunchSpec
 
 
 class Fault(NamedTuple):
@@ -104,38 +105,32 @@ class Ending:
     """Everything that is known when the processes of a launch are gone.
 
     Attributes:
-        launcher: name of the launcher.
-        returncode: its exit status; None if it had to be killed.
+        spec: the launch.
+        returncode: of its launcher: the exit status; None if it had to be killed.
         stopped: why the supervisor ended it, if it did: ``timeout``, ``failure`` of a
             rank, ``leaving`` if ranks that have reported do not end, ``parent`` or the
             name of the signal that it was sent.
         time_limit: seconds.
-        ranks: processes that there should have been.
         reports: what ranks wrote about themselves, by rank.
         exits: exit codes that the launcher told of, by rank.
         oom_kills: processes that the kernel ended for memory meanwhile.
         progress: where each rank was, in words.
         log: what the launcher printed.
         rank_logs: the end of what ranks printed, by rank.
-        is_spread: whether there were several hosts.
         job_ended: why the scheduler ended the whole job, if it did.
-        in_image: whether ranks were to run in an image.
     """
 
-    launcher: str
+    spec: LaunchSpec
     returncode: int | None
     stopped: str | None
     time_limit: float
-    ranks: int
     reports: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     exits: Mapping[int, int] = field(default_factory=dict)
     oom_kills: int = 0
     progress: str = ""
     log: str = ""
     rank_logs: Mapping[int, str] = field(default_factory=dict)
-    is_spread: bool = False
     job_ended: JobEnd | None = None
-    in_image: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +209,7 @@ def _find_evidence(ending: Ending, outcome: Outcome) -> str:
             return said
     if ending.stopped != "timeout" or line == SILENT or line in outcome.reason:
         return ""
-    return f"{ending.launcher} printed: {line}"
+    return f"{ending.spec.cell.launcher} printed: {line}"
 
 
 def _find_outcome(ending: Ending) -> Outcome:
@@ -237,7 +232,7 @@ def _find_outcome(ending: Ending) -> Outcome:
         for rank, report in sorted(ending.reports.items())
         if report.get("error")
     }
-    if len(ending.reports) == ending.ranks and not errors:
+    if len(ending.reports) == ending.spec.shape.ranks and not errors:
         # Ranks write their reports last, so what they measured is complete.
         parting = None
         if ending.stopped is not None:
@@ -264,8 +259,9 @@ def _find_outcome(ending: Ending) -> Outcome:
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
+    launcher = ending.spec.cell.launcher
     fatal, where = (one.search(ending.log) for one in (_NO_CONTAINER, _WHERE))
-    if ending.in_image and (fatal or where):
+    if ending.spec.image is not None and (fatal or where):
         host = f"the host {where[1]}" if where else "a host"
         # srun may end before the whole output of a task has arrived.
         why = fatal[1] if fatal else "what Apptainer said there did not arrive"
@@ -276,16 +272,16 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
             reason = f"rank {rank} was ended by {signal_name(-code)}"
             return Outcome("crashed", f"{reason}; {ending.progress}")
     for rank, error in errors.items():
-        if ending.is_spread and (found := _LOOPBACK.search(error["message"])):
+        if ending.spec.is_spread and (found := _LOOPBACK.search(error["message"])):
             why = f"a host gives the others its loopback address {found[0]}"
             reason = f"{_of_rank(rank, error)}: {why}: set interface in site.yaml"
             return Outcome("cancelled", reason, "site")
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
     first = _SRUN.search(ending.log)
     if not own and first and first[1]:
-        launcher = f"{ending.launcher} on the host {first[1]}"
-        return Outcome("crashed", f"{launcher} was ended by SIGKILL")
-    gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
+        said = f"{launcher} on the host {first[1]} was ended by SIGKILL"
+        return Outcome("crashed", said)
+    gone = sorted(set(range(ending.spec.shape.ranks)) - ending.reports.keys())
     if errors and gone and not own:
         rank, error = next(iter(errors.items()))
         lost = f"rank {rank} then lost it: {shorten(error['message'])}"
@@ -297,7 +293,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
         return Outcome("cancelled" if cause else "crashed", reason, cause)
     if ending.returncode is not None and ending.returncode < 0:
         name = signal_name(-ending.returncode)
-        return Outcome("crashed", f"{ending.launcher} was ended by {name}")
+        return Outcome("crashed", f"{launcher} was ended by {name}")
     for rank, code in sorted(ending.exits.items()):
         if code == -signal.SIGTERM:
             continue  # The rank was told to end.
@@ -307,7 +303,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     said = last_error_line(ending.rank_logs.get(gone[0], "") if gone else "")
     if said == SILENT:
         said = last_error_line(ending.log)
-    reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
+    reason = f"{launcher} ended with exit code {ending.returncode}{who}: {said}"
     return _blame(Outcome("crashed", reason), ending.log)
 
 

@@ -138,11 +138,10 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     text = log_path.read_text(errors="replace")
     reports = read_reports(spec.work, spec.shape.ranks)
     ending = Ending(
-        launcher=spec.cell.launcher,
+        spec=spec,
         returncode=returncode,
         stopped=stopped,
         time_limit=time_limit,
-        ranks=spec.shape.ranks,
         reports=reports,
         exits=find_launcher(spec.cell.launcher).read_exits(text),
         oom_kills=_oom_kills() - oom_before,
@@ -153,9 +152,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
             for rank in range(spec.shape.ranks)
             if rank not in reports or "error" in reports[rank]
         },
-        is_spread=spec.is_spread,
         job_ended=job_ended,
-        in_image=spec.image is not None,
     )
     outcome = classify(ending)
     results: dict[str, Any] = {}
