@@ -27,11 +27,12 @@ def check_network(
     # `check --site` looks at hosts; few jobs do.
     from rankbench.launch.site.hosts import measure_pairs
 
-    about = {"purpose": "network", "started": datetime.now(UTC).isoformat()}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
     _, folder = claim_next(layout.network)
     links, said = measure_pairs({**site}, hosts, folder)
-    about |= {"schema": RECORD_VERSION, "status": "ok", "reason": None}
-    finish(folder, {**about, "network": links})
+    record: dict[str, Any] = {"schema": RECORD_VERSION, "status": "ok", "reason": None}
+    record |= {"purpose": "network", "started": started, "network": links}
+    finish(folder, record)
     slow = min(links, key=lambda link: float(link["gb_s"]), default=None)
     if slow:
         speed = f"{slow['gb_s']:.3g} GB/s, {slow['us']:.3g} us"
