@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -63,6 +64,9 @@ def generate(seed):
 """,
 }
 
+# Modules and thousands of tests are no garbage: nobody looks for it in them.
+gc.disable()
+
 # In the background of a shell, SIGINT is ignored, and what a test starts inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -88,6 +92,11 @@ def pytest_collection_modifyitems(
         return [*found, True].index(True)
 
     items.sort(key=place, reverse=hasattr(config, "workerinput"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,9 +61,16 @@ def run_rank(spec_path: Path, init_method: str = "env://") -> None:
     if cores := spec.shape.cores_per_rank:
         pin(choose_cores(place.local_rank, cores, physical_cores()))
     name = spec.purpose if spec.cell.script is None else "script"
+    # A quarter of the time of an import is a vain look for garbage.
+    gc.disable()
     try:
         # Imports torch, inside `try` so that a failing import is reported as well.
         purpose = importlib.import_module(f"rankbench.rank.purposes.{name}")
+        if spec.cell.script is None:
+            # The first optimizer does.
+            importlib.import_module("torch._dynamo")
+        gc.freeze()
+        gc.enable()
         duty = Duty(
             spec=spec,
             place=place,
