@@ -158,45 +158,36 @@ def watch_heartbeat(
         report: writes the reason, in case the supervisor is alive after all.
         progress: is told when the supervisor asks where this rank is.
     """
-    arguments = (path, grace, report, progress)
-    thread = threading.Thread(
-        target=_watch, args=arguments, daemon=True, name="heartbeat"
-    )
-    thread.start()
 
-
-def _watch(
-    path: Path,
-    grace: float,
-    report: Callable[[BaseException], None],
-    progress: Progress,
-) -> None:
-    last, unchanged, is_asked = "", 0, False
-    while True:
-        progress.sleep(grace / LOOKS)
-        try:
-            # Read instead of stat, because shared file systems cache attributes.
-            beat = path.read_text()
-        except OSError:
-            beat = last
-        # Count looks instead of seconds: while a machine is suspended, time passes but
-        # the supervisor cannot beat.
-        unchanged = unchanged + 1 if beat == last else 0
-        last = beat
-        if beat.endswith(ASKS) and not is_asked:
-            faulthandler.dump_traceback(LOG)
-            os.write(LOG, f"{progress.explain()}\n".encode())
-        is_asked = beat.endswith(ASKS)
-        # A disk that is full or gone must not end this thread.
-        with contextlib.suppress(OSError):
-            progress.look(int(beat[:-1]) if beat.endswith(ASKS) else 0)
-        if unchanged >= LOOKS:
-            threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
+    def watch() -> None:
+        last, unchanged, is_asked = "", 0, False
+        while True:
+            progress.sleep(grace / LOOKS)
             try:
+                # Read instead of stat, because shared file systems cache attributes.
+                beat = path.read_text()
+            except OSError:
+                beat = last
+            # Count looks instead of seconds: while a machine is suspended, time passes
+            # but the supervisor cannot beat.
+            unchanged = unchanged + 1 if beat == last else 0
+            last = beat
+            if beat.endswith(ASKS) and not is_asked:
                 faulthandler.dump_traceback(LOG)
-                report(HeartbeatLost(grace))
-            finally:
-                os._exit(ORPHANED)
+                os.write(LOG, f"{progress.explain()}\n".encode())
+            is_asked = beat.endswith(ASKS)
+            # A disk that is full or gone must not end this thread.
+            with contextlib.suppress(OSError):
+                progress.look(int(beat[:-1]) if beat.endswith(ASKS) else 0)
+            if unchanged >= LOOKS:
+                threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
+                try:
+                    faulthandler.dump_traceback(LOG)
+                    report(HeartbeatLost(grace))
+                finally:
+                    os._exit(ORPHANED)
+
+    threading.Thread(target=watch, daemon=True, name="heartbeat").start()
 
 
 def report_failure(work: Path, rank: int, error: BaseException) -> None:
