@@ -112,23 +112,37 @@ def check(
     material = load_material(cell, duty.spec.data_dir)
     samples = choose_samples(duty, material)
     sharing = duty.spec.shape.replica_ranks
-    blueprint = draw_model(cell, material.sizes, independent_of_the_split)
-    blueprint.model.to(dtype)
-    strategy = set_up_strategy(
-        cell,
-        world,
-        blueprint,
-        replica_ranks=sharing,
-        loss_scale=loud,
-        # Traces blocks as inductor does, and runs what it traced as it is.
-        compiler="aot_eager",
-    )
-    batches = make_batches(duty, cell, material, samples)
-    step = partial(strategy.step, mark=lambda phase: None)
-    losses = train(step, batches, steps=steps, device=world.device, dtype=dtype)
-    # The device needs its memory for the reference.
-    weights = {name: value.cpu() for name, value in strategy.state_dict().items()}
-    del strategy, blueprint, step
+
+    def learn(
+        cell: Cell, world: World, samples: int, *, alone: bool = False
+    ) -> tuple[list[float | None] | None, dict[str, Tensor], dict[str, Tensor]]:
+        """Losses; weights after and before, the latter only of a single process."""
+        blueprint = draw_model(cell, material.sizes, independent_of_the_split)
+        model = blueprint.model.to(dtype)
+        start: dict[str, Tensor] = {}
+        if alone:
+            # Drawn as a whole, so that parts with other values would be noticed.
+            blueprint.load(model, world.device)
+            start = {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
+        strategy = set_up_strategy(
+            cell,
+            world,
+            blueprint,
+            replica_ranks=1 if alone else sharing,
+            loss_scale=loud,
+            # Traces blocks as inductor does, and runs what it traced as it is.
+            compiler="aot_eager",
+        )
+        step: Callable[[Batch], Tensor | None]
+        step = partial(strategy.step, mark=lambda phase: None)
+        if alone:
+            step = partial(step_in_parts, strategy)
+        batches = make_batches(duty, cell, material, samples, alone=alone)
+        losses = train(step, batches, steps=steps, device=world.device, dtype=dtype)
+        # Not on the device, which needs its memory for the reference.
+        return losses, {k: v.cpu() for k, v in strategy.state_dict().items()}, start
+
+    losses, weights, _ = learn(cell, world, samples)
     found: dict[str, Any] = {
         "seed": seed,
         "dtype": str(AUTOCAST[precision] if low else dtype).removeprefix("torch."),
@@ -141,30 +155,9 @@ def check(
         single = dataclasses.replace(
             cell, strategy="single", options={}, compile=False, checkpointing="none"
         )
-        alone = dataclasses.replace(world, rank=0, size=1, backend="none")
-        # Drawn as a whole, so that parts with other values would be noticed.
-        blueprint = draw_model(cell, material.sizes, independent_of_the_split)
-        model = blueprint.model.to(dtype)
-        blueprint.load(model, world.device)
-        start = {k: value.detach().clone() for k, value in model.state_dict().items()}
-        reference = set_up_strategy(
-            single, alone, blueprint, replica_ranks=1, loss_scale=loud
-        )
-        whole = make_batches(duty, single, material, found["samples"], alone=True)
-        found["reference"] = {
-            "losses": train(
-                partial(step_in_parts, reference),
-                whole,
-                steps=steps,
-                device=world.device,
-                dtype=dtype,
-            ),
-            **compare(
-                weights,
-                {name: value.cpu() for name, value in reference.state_dict().items()},
-                start,
-            ),
-        }
+        one = dataclasses.replace(world, rank=0, size=1, backend="none")
+        losses, *both = learn(single, one, found["samples"], alone=True)
+        found["reference"] = {"losses": losses, **compare(weights, *both)}
     return found
 
 
