@@ -82,14 +82,6 @@ def test_digits_split(digits_root):
 # Synthetic
 
 
-def test_synthetic_follows_the_seed(tmp_path):
-    first, again, other = (
-        data.load("synthetic", tmp_path, seed=seed)[0] for seed in (1, 1, 2)
-    )
-    assert torch.equal(first.images, again.images)
-    assert not torch.equal(first.images, other.images)
-
-
 def test_synthetic_can_be_learnt(tmp_path):
     train, test, classes = data.load("synthetic", tmp_path)
     labels = torch.tensor(train.labels)

@@ -232,13 +232,6 @@ def test_a_script_is_a_cell_of_its_own(folder):
     assert all(one.infeasible is None for one in plan.cells.values())
 
 
-def test_the_plan_of_own_files_is_read_again(folder):
-    plan = read_plan_of(folder, OWN)
-    path = folder / "plan.json"
-    path.write_bytes(plan.to_json())
-    assert read_plan(path) == plan
-
-
 @pytest.mark.parametrize(("edit", "complaint"), read_pairs("refused_scripts.txt"))
 def test_what_a_script_cannot_have_is_refused(folder, edit, complaint):
     key = edit.partition(":")[0]
