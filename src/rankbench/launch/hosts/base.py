@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shutil
 import socket
 import subprocess
 import time
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from rankbench.environ import job_id
+from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch_spec import LaunchSpec
 from rankbench.record import first_line
 from rankbench.schedulers import SCHEDULERS, Scheduler, scheduler_of
@@ -380,6 +382,11 @@ def why_not(command: Sequence[str], timeout: float, **options: Any) -> str:
     said = f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     last = [line for line in said.splitlines() if line.strip()][-1]
     return first_line("".join(filter(str.isprintable, last)))
+
+
+def container_program() -> str | None:
+    """The name of this machine's container program; None if there is none."""
+    return next(filter(shutil.which, CONTAINER_PROGRAMS), None)
 
 
 def choose_port(owner: int, serial: int) -> int:

@@ -35,10 +35,10 @@ from rankbench.launch.hosts.base import (
     Step,
     Waiting,
     choose_port,
+    container_program,
     run_to_end,
 )
 from rankbench.launch.hosts.ssh_host import BUSY
-from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.hosts.ssh_step import COPY_SECONDS, Connection, close
 from rankbench.launch.processes import spared
 from rankbench.launch_spec import LaunchSpec
@@ -315,7 +315,7 @@ def _connect(
         session.start(session.command(*probe, *asked[-1][1]))
     usable: list[Session] = []
     faults = []
-    program = next(filter(shutil.which, CONTAINER_PROGRAMS), CONTAINER_PROGRAMS[0])
+    program = container_program() or "apptainer"
     for session, pythons in asked:
         try:
             session.facts = facts = json.loads(session.answer(heed))

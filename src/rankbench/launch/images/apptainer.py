@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from pathlib import Path
 from spython.utils import stream_command
 
 from rankbench.launch.hosts import base
-from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 
 _SECONDS = 600
 
@@ -34,9 +32,8 @@ def find_program() -> str:
     Raises:
         ValueError: no container program is installed.
     """
-    for name in CONTAINER_PROGRAMS:
-        if shutil.which(name):
-            return name
+    if name := base.container_program():
+        return name
     raise ValueError(
         "Apptainer is not installed, or not on PATH: ask your operators for its module "
         "(`module load apptainer`) or install it; without it, set `software: native` "

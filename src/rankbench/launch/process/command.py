@@ -7,14 +7,12 @@ commands can be read and tested without Slurm, Apptainer or launcher.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.environ import PYTHON
-from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
+from rankbench.launch.hosts.base import Hosts, Step, container_program
 from rankbench.launch.launchers import find_launcher
 from rankbench.launch_spec import LaunchSpec
 
@@ -100,7 +98,7 @@ def exec_argv(
     scratch = [spec.scratch] if spec.scratch else []
     writable = [spec.directory, *downloads, *scratch]
     return [
-        next(filter(shutil.which, CONTAINER_PROGRAMS), CONTAINER_PROGRAMS[0]),
+        container_program() or "apptainer",
         "--quiet",  # Apptainer warns about missing programs that it does not need.
         "exec",
         # Packages and settings in a user's home must not affect the measurement.

@@ -30,10 +30,6 @@ _MINE = f"rankbench.{os.getuid()}."
 _NO_JOB = "0"
 
 
-class NoScratch(Exception):
-    """A host cannot provide the folder. The message names host, cause and remedy."""
-
-
 def scratch_of(scratch: str | None, job: str | None) -> Path | None:
     """The folder of a launch: the same path on all hosts, and no other launch's.
 
@@ -49,20 +45,18 @@ def scratch_of(scratch: str | None, job: str | None) -> Path | None:
 
 
 @contextmanager
-def private_scratch(spec: LaunchSpec, hosts: Hosts) -> Iterator[None]:
+def private_scratch(spec: LaunchSpec, hosts: Hosts) -> Iterator[str | None]:
     """A context in which every host of a launch has its folder, if one is wanted.
 
-    Raises:
-        NoScratch: a host cannot give it.
+    Yields:
+        The fault of a host that cannot give it, with its remedy, or None.
     """
     if spec.scratch is None:
-        yield
+        yield None
         return
     folder = str(spec.scratch)
     try:
-        if fault := _on_hosts(hosts, spec.work, [sys.executable, "-m", MODULE], folder):
-            raise NoScratch(fault)
-        yield
+        yield _on_hosts(hosts, spec.work, [sys.executable, "-m", MODULE], folder)
     finally:
         # The next launch on a host removes files that a lost launch left there.
         _on_hosts(hosts, spec.work, ["rm", "-rf"], folder)

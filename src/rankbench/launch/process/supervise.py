@@ -34,7 +34,7 @@ from rankbench.launch.process.reports import (
     read_progress,
     read_reports,
 )
-from rankbench.launch.process.scratch import NoScratch, private_scratch
+from rankbench.launch.process.scratch import private_scratch
 from rankbench.launch.process.transport import join, read_logs
 from rankbench.launch.processes import Heartbeat, Stop
 from rankbench.launch_spec import LaunchSpec
@@ -66,11 +66,10 @@ def run_launch(spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
             later run replaces the launch.
     """
     started = datetime.now(UTC)
-    try:
-        with private_scratch(spec, hosts):
-            return _run_ranks(spec, hosts, stop, started)
-    except NoScratch as error:
-        return close_launch(spec, Outcome("cancelled", str(error), "site"), started)
+    with private_scratch(spec, hosts) as fault:
+        if fault:
+            return close_launch(spec, Outcome("cancelled", fault, "site"), started)
+        return _run_ranks(spec, hosts, stop, started)
 
 
 def close_launch(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Record:

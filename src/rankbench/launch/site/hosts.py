@@ -36,13 +36,13 @@ from rankbench.launch.hosts.base import (
     Hosts,
     Needs,
     Step,
+    container_program,
     hosts_of,
     run_to_end,
     run_well,
     take_lock,
     why_not,
 )
-from rankbench.launch.hosts.ssh_probe import CONTAINER_PROGRAMS
 from rankbench.launch.process.command import environment_for
 from rankbench.launch.site.machine import find_misfits, list_gpus
 from rankbench.launch.site.network import PORTS, TRIED, exchange
@@ -200,7 +200,7 @@ def look(site: Facts, folder: Path) -> Facts:
     if (lock := take_lock()) is not None:
         lock.close()
     scratch = Path(site["scratch"] or tempfile.gettempdir())
-    program = next(filter(shutil.which, CONTAINER_PROGRAMS), None)
+    program = container_program()
     container = None
     if program and site["image"]:
         # Empty if it starts.
