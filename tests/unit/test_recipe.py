@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.fx_passes import micro_pipeline_tp
 from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,6 +23,8 @@ from factories import make_cell
 from rankbench.rank import models
 from rankbench.rank.purposes.setup import set_up_strategy
 from rankbench.rank.strategies import find_strategy
+from rankbench.rank.strategies._axes import Axis, split_decoder
+from rankbench.rank.strategies._weights import Shards
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
@@ -218,6 +224,35 @@ def test_all_blocks_of_a_mesh_are_one_graph(axis, checkpointing):
     assert len(graphs) == 2
 
 
+def test_inductor_recognises_what_async_tensor_overlaps():
+    """Its pass for GPUs finds all that a block exchanges, forwards and backwards."""
+    torch._dynamo.reset()
+    found = []
+
+    def look(graph: Any, _inputs: Any) -> Any:
+        names = [str(node.target) for node in graph.graph.nodes]
+        for find, name in (
+            (micro_pipeline_tp.find_all_gather_patterns, "all_gather_into_tensor"),
+            (micro_pipeline_tp.find_reduce_scatter_patterns, "reduce_scatter_tensor"),
+        ):
+            there = sum(one.startswith(f"_c10d_functional.{name}") for one in names)
+            found.append((len(find(graph.graph)), there))
+        return make_boxed_func(graph.forward)
+
+    model = models.build("llama", **SIZES, options={"layers": 1, "width": 16})
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
+        names = ("tensor", "context", "expert")
+        split_decoder(model.block1, {name: Axis.of(mesh, name) for name in names})
+        compiler = aot_autograd(fw_compiler=look, bw_compiler=look)
+        block = torch.compile(model.block1, backend=compiler)
+        block(torch.randn(1, 3, 16, requires_grad=True)).sum().backward()
+    finally:
+        destroy_process_group()
+    assert found == [(2, 2)] * 4
+
+
 def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own():
     """Measured splits copy the parts of a model."""
     model = prepare_model(convolutions(), make_cell(checkpointing="full"))
@@ -274,6 +309,26 @@ def test_float8_is_of_the_linear_layers_of_blocks_whose_sides_fit():
     small = models.build("gpt", options={"width": 24, "heads": 2}, **sizes)
     with pytest.raises(ValueError, match="fp8: no linear layer of a block is large"):
         use_float8(small, emulate=True)
+
+
+def test_weights_with_one_scale_are_gathered_in_float8():
+    pytest.importorskip("torchao", reason="torchao is not installed: make extras")
+    sizes, options = {"vocabulary": 512, "context": 8}, {"layers": 1, "width": 32}
+    sent = {}
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+        for recipe in ("tensorwise", "rowwise"):
+            model = models.build("llama", options=options, **sizes)
+            numbers = sum(weight.numel() for weight in model.parameters())
+            use_float8(model, recipe, emulate=True)
+            shards = Shards(mesh, torch.bfloat16)
+            shards.add(model, again=False)
+            sent[recipe] = shards.operations()[0].bytes
+    finally:
+        destroy_process_group()
+    layers = 4 * 32 * 32 + 3 * 32 * 96
+    assert sent == {"tensorwise": 2 * numbers - layers, "rowwise": 2 * numbers}
 
 
 def test_a_step_whose_scaled_gradients_overflow_is_left_out():
