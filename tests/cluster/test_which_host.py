@@ -138,6 +138,7 @@ WITH_ACCOUNTING = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
 AccountingStoragePort={port}
+AccountingStoragePass={state}/munge/socket
 """
 
 
