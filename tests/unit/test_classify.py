@@ -18,8 +18,7 @@ from logs import (
 )
 from rankbench.launch.hosts.slurm import parse_end
 from rankbench.launch.launchers import find_launcher
-from rankbench.launch.process.classify import Ending, Outcome, classify, signal_name
-from rankbench.launch.process.evidence import last_error_line
+from rankbench.launch.process.classify import Ending, Outcome, classify
 from rankbench.record import CAUSES, STATUSES
 from rankbench.schema import load_yaml
 
@@ -187,26 +186,3 @@ def test_a_job_array_that_does_not_start_in_time():
     log = f"job array 12: 3 tasks\n{said}\n"
     outcome = classify(ending(launcher="job_array", returncode=1, log=log))
     assert outcome == Outcome("cancelled", f"job array {said}", "site")
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        ("", "it printed nothing"),
-        ("\n one\n two \n\n", "two"),
-        ("ValueError: bad\nat the end", "ValueError: bad"),
-        (
-            "torch.cuda.OutOfMemoryError: much\nhint",
-            "torch.cuda.OutOfMemoryError: much",
-        ),
-        ("KeyboardInterrupt\n", "KeyboardInterrupt"),
-        ("  see Error: no", "see Error: no"),
-    ],
-)
-def test_last_error_line(log, line):
-    assert last_error_line(log) == line
-
-
-def test_signal_name():
-    assert signal_name(15) == "SIGTERM"
-    assert signal_name(200) == "signal 200"

@@ -209,10 +209,9 @@ def test_what_is_known_of_a_job_that_has_ended(program):
 
 
 ENDED = [
-    ("echo RUNNING", False),
-    ("echo COMPLETING", False),
+    ("echo 6; echo 7", False),
+    ("echo 70", True),
     ("true", True),
-    ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
     ("echo slurm_load_jobs error: Unable to contact controller >&2; exit 1", False),
 ]
 

@@ -128,12 +128,9 @@ class SlurmJob(Hosts):
 
     @classmethod
     def has_ended(cls, job: str) -> bool:
-        try:
-            said = ask_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%T")
-            return not said.strip()
-        except ValueError as error:
-            # Slurm has forgotten the job, or never knew it.
-            return "Invalid job id" in str(error)
+        # Not by its number: Slurm fails if it has forgotten the job.
+        said = try_slurm("squeue", "--me", "--noheader", "--format=%A")
+        return said is not None and job not in said.split()
 
     @classmethod
     def resources(cls, site: Mapping[str, Any], asked: Asked) -> Resources:
