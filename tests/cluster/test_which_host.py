@@ -179,7 +179,7 @@ def test_accounting_knows_a_job_that_slurm_has_forgotten(forgetful):
     cluster = forgetful.cluster
     keep_accounts(cluster)
     job = cluster.run("sbatch", "--parsable", "--wrap=sleep 99").strip()
-    wait_until(lambda: cluster.run("squeue", "--states=running"), 60, "it runs")
+    wait_until(lambda: queue(forgetful, "--states=running"), 60, "it runs")
     cluster.run("scancel", job)
     wait_until(lambda: not queue(forgetful, "--states=all"), 120, "it is forgotten")
     ask = f"from rankbench.launch.hosts.slurm import *; print(why_job_ended('{job}'))"

@@ -81,7 +81,7 @@ def test_slurms_commands_start_without_the_users_filters(
     """SQUEUE_STATES=PD hid a running job, whose cells were submitted again."""
     monkeypatch.setenv("SQUEUE_STATES", "PD")
     lines = f"7|RUNNING|node1|None|{tmp_path}|rule_job_wildcards_x_c"
-    program("squeue", f"[ -n \"$SQUEUE_STATES\" ] || echo '{lines}'")
+    program("squeue", f"[ -n \"$SQUEUE_STATES\" ] || printf '7\\n{lines}\\n'")
     assert [job.id for job in SlurmJob.read_queue("x", tmp_path, {"c": ["c"]})] == ["7"]
     assert not SlurmJob.has_ended("7")
 
@@ -204,6 +204,8 @@ def test_what_is_known_of_a_job_that_has_ended(program):
     program("sacct", "echo 'CANCELLED by 1000|node2'")
     cancelled = "job 7: its Slurm job was cancelled; Slurm says CANCELLED on node2"
     assert why_job_ended("7") == cancelled
+    program("sacct", "echo 'CANCELLED by 1000|None assigned'")
+    assert why_job_ended("7").endswith("Slurm says CANCELLED")
     program("scontrol", "echo JobId=7 JobState=NODE_FAIL Reason=None BatchHost=node1")
     assert why_job_ended("7").endswith("Slurm says NODE_FAIL on node1")
 

@@ -235,7 +235,7 @@ def parse_end(said: str | None) -> JobEnd | None:
     spoken = [
         state,
         *([reason] if reason != "None" else []),
-        *([f"on {host}"] if host else []),
+        *([f"on {host}"] if host not in ("", "None", "(null)") else []),
     ]
     # The reason says more than the state.
     for pattern, (what, cause) in _ENDS.items():
