@@ -279,9 +279,11 @@ def make_plot_section(
             for row in rows(point)
         ]
         drawings = list(draw_panels(found, plots))
-        return Content(rows=every, drawings=drawings) if drawings else None
+        # Not the rows: of ten thousand launches, they take a hundred MB.
+        frame = make_frame(section.columns, every)
+        return Content(rows=frame, drawings=drawings) if drawings else None
 
-    return Section(
+    section = Section(
         name=name,
         title=title,
         reading=plots[0].caption,
@@ -289,6 +291,7 @@ def make_plot_section(
         make=make,
         columns={"cell": str, **columns},
     )
+    return section
 
 
 def _draw(
