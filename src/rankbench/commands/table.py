@@ -32,17 +32,14 @@ def write_table(arguments: argparse.Namespace) -> int:
 
     is_packed = (arguments.experiment or "").endswith(".zst")
     with open_results(arguments) as layout:
-        # What is read is needed to the end. Of ten thousand records, scanning it again
-        # and again would cost the garbage collector a sixth of the time.
-        gc.disable()
+        found = read(layout)
+        # `found` is needed to the end. With ten thousand records, scanning it again and
+        # again would cost the garbage collector a sixth of the time.
+        gc.freeze()
         try:
-            found = read(layout)
-            gc.freeze()
-            gc.enable()
             plots = not (arguments.no_plots or is_packed)
             document = write_results(found, plots=plots)
         finally:
-            gc.enable()
             gc.unfreeze()
         if arguments.json:
             rows = pd.read_csv(layout.table("csv")).to_json(orient="records")
