@@ -21,6 +21,9 @@ WIDTH = 120  # if the output is not a terminal
 
 _GAP = 2  # between columns
 
+# Nobody reads more rows in a terminal, and laying them out takes seconds.
+_MOST_ROWS = 100
+
 # A column of words gets so many characters before numbers get theirs.
 _WORDS = 24
 
@@ -65,7 +68,8 @@ def print_grid(
     """
     if not grid.rows:
         return
-    rows = [[replace_ids(str(text), names) for text in row] for row in grid.rows]
+    first = grid.rows[:_MOST_ROWS]
+    rows = [[replace_ids(str(text), names) for text in row] for row in first]
     table = Table(
         title=title or None,
         title_justify="left",
@@ -94,7 +98,9 @@ def print_grid(
         shown.append(texts[heading])
     for row in zip(*shown, strict=True):
         table.add_row(*row)
-    show(table, "")
+    rest = len(grid.rows) - len(rows)
+    said = [f"and {rest} more rows, which the files have"] if rest else []
+    show(table, *said, "")
 
 
 def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
