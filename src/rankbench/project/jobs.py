@@ -22,7 +22,6 @@ from rankbench.launch.hosts.slurm_resources import (
     check_resources,
     job_resources,
     job_seconds,
-    launch_seconds,
 )
 from rankbench.launch.images.store import reason_to_make
 from rankbench.launch.job.claim import read_request
@@ -136,31 +135,22 @@ def jobs_of(run: Run) -> dict[str, Job]:
     return jobs
 
 
-def _group(
-    run: Run, pending: Collection[str], allocation: str | None = None
-) -> dict[str, list[PlannedCell]]:
+def _group(run: Run, pending: Collection[str]) -> dict[str, list[PlannedCell]]:
     """Return the pending cells by the names of their jobs."""
     groups: dict[str, list[PlannedCell]] = {}
     for cell in run.feasible:
         if cell.id in pending:
-            groups.setdefault(group_of(run, cell, allocation), []).append(cell)
+            groups.setdefault(_group_of(run, cell), []).append(cell)
     return groups
 
 
-def group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
-    """Return the name of the job that measures a cell: its id if it has its own.
-
-    Args:
-        run: the run.
-        cell: a cell of it.
-        allocation: as if the experiment had this one.
-    """
+def _group_of(run: Run, cell: PlannedCell) -> str:
+    """Return the name of the job that measures a cell: its id if it has its own."""
     if not scheduler_of(run.plan.site).has_queue:
         return ON_THIS_MACHINE
-    if allocation is None:
-        # What is added settles comparisons, and only launches in turn are compared.
-        is_added = len(run.more) > 1
-        allocation = EXPERIMENT if is_added else run.plan.experiment["allocation"]
+    # What is added settles comparisons, and only launches in turn are compared.
+    is_added = len(run.more) > 1
+    allocation = EXPERIMENT if is_added else run.plan.experiment["allocation"]
     if allocation == CELL or _is_array(cell):
         return cell.id
     name = cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
@@ -272,27 +262,6 @@ def mean_of_cell(run: Run, cell_id: str) -> float | None:
             if (found := mean_seconds(counting(records))) is not None:
                 return found
     return None
-
-
-def held_seconds(run: Run, allocation: str) -> float:
-    """Return device-seconds of the pending launches, with idle devices of a job.
-
-    Args:
-        run: the run.
-        allocation: a value of the key.
-    """
-    pending = find_pending(run)
-    limit = run.plan.experiment["time_limit"]
-    total = 0.0
-    for group in _group(run, pending, allocation).values():
-        sizes = [cell.cell.size for cell in group]
-        hosts = max(size.nodes for size in sizes)
-        devices = hosts * max(size.devices_per_node for size in sizes)
-        total += devices * sum(
-            pending[cell.id].total * launch_seconds(pending[cell.id].mean, limit)
-            for cell in group
-        )
-    return total
 
 
 def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:

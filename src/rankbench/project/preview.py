@@ -8,12 +8,10 @@ from typing import Any
 
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.launch.images.store import reason_to_make
-from rankbench.matrix.plan import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
+from rankbench.matrix.plan import ROUNDS
 from rankbench.plan import PlannedCell
 from rankbench.project.jobs import (
     find_pending,
-    group_of,
-    held_seconds,
     jobs_of,
     mean_of_cell,
     resources_of,
@@ -41,8 +39,6 @@ class Preview:
         jobs: name -> hosts of each Slurm job (`nodes`) and its time limit (`minutes`);
             empty on a site without Slurm.
         in_rounds: whether the launches of these cells take turns.
-        held: allocation -> device-seconds of the run under it, with idle devices.
-        apart: cells that cannot share a job although others do.
         too_long: which job exceeds the time limit of its partition, if one does.
     """
 
@@ -69,16 +65,8 @@ class Preview:
             name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
             for name, job in asked.items()
         }
-        pending = [cell for cell in run.feasible if cell.id in self.lacks]
-        alone = [cell.id for cell in pending if group_of(run, cell) == cell.id]
-        shared = len(alone) < len(pending)
+        shared = any(len(job.cells) > 1 for job in jobs.values())
         self.in_rounds = shared and experiment["order"] == ROUNDS
-        self.held = {
-            allocation: held_seconds(run, allocation)
-            for allocation in (CELL, TOPOLOGY, EXPERIMENT)
-            if has_queue and shared
-        }
-        self.apart = [] if experiment["allocation"] == CELL else alone
         self.too_long = why_too_long(run)
 
     @property
@@ -188,17 +176,6 @@ class Preview:
             )
         if self.too_long:
             lines.append(f"too long: {self.too_long}")
-        if self.held:
-            hours = [f"{name} {_hours(spent)}" for name, spent in self.held.items()]
-            lines.append(
-                "device-hours at most, idle hosts included, by allocation: "
-                + ", ".join(hours)
-            )
-        if self.apart:
-            lines.append(
-                f"in jobs of their own, because a job array has a job for each host: "
-                f"{', '.join(self.apart)}"
-            )
         return lines
 
 
