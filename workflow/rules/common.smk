@@ -28,7 +28,6 @@ from rankbench.project import (
     has_begun,
     open_run,
     reopen_run,
-    sweep_temporary_folders,
 )
 from rankbench.project.jobs import (
     job_files,
@@ -85,7 +84,6 @@ begin_safely()
 try:
     # Needed in jobs as well, because Slurm ends them by SIGTERM.
     take_sigterm_in_a_thread()
-    OWN_FOLDER = sweep_temporary_folders(workflow)
     RUN = get_run()
 except (ValueError, OSError) as error:
     raise WorkflowError(str(error)) from None

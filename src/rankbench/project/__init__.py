@@ -11,7 +11,6 @@ from rankbench.project.start import (
     begin,
     end_with_parent,
     has_begun,
-    sweep_temporary_folders,
 )
 
 __all__ = [
@@ -24,5 +23,4 @@ __all__ = [
     "has_begun",
     "open_run",
     "reopen_run",
-    "sweep_temporary_folders",
 ]

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
-from rankbench.launch.hosts.base import CellJob, take_lock
+from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.claim import Owner, make_request
 from rankbench.launch.job.provenance import freeze_code, freeze_files
@@ -60,32 +56,6 @@ def end_with_parent() -> None:
         os.killpg(0, signal.SIGINT)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-_SWEPT = "rankbench.lock"
-
-
-def sweep_temporary_folders(workflow: Any) -> FileIO | None:
-    """Remove temporary folders of killed Snakemakes, and mark that of this one.
-
-    Each Snakemake makes a folder in TMPDIR, and removes it at its end. If it is killed,
-    the folder stays. A lock in it tells whether its owner is gone. Folders without one
-    belong to others.
-
-    Args:
-        workflow: Snakemake's object of this process.
-
-    Returns:
-        The lock of this process; its folder is in use as long as the object exists.
-    """
-    own = Path(workflow._snakemake_tmp_dir.name)
-    for other in own.parent.glob(f"snakemake*/{_SWEPT}"):
-        with suppress(OSError):
-            is_ours = other.parent.lstat().st_uid == os.getuid()
-            if is_ours and (lock := take_lock(other)) is not None:
-                with lock:
-                    shutil.rmtree(other.parent, ignore_errors=True)
-    return take_lock(own / _SWEPT)
 
 
 def begin(run: Run, *, measures: bool = True) -> None:
