@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from rankbench import __version__
 from rankbench.commands import COMMANDS, RENAMED
 from rankbench.commands._options import BAD_INPUT, INTERRUPTED, OK, Command, declared
-from rankbench.environ import begin_safely
+from rankbench.environ import begin_safely, explain_module
 from rankbench.say import say
 
 USAGE = "rankbench COMMAND [options]"
@@ -58,8 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"rankbench: {error}", aside=True)
         return BAD_INPUT
     except ModuleNotFoundError as error:
-        from rankbench.commands._extras import explain_module
-
         if (said := explain_module(error.name or "")) is None:
             raise
         say(f"rankbench: {said}", aside=True)

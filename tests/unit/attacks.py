@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from rankbench.results.bundle.sums import SUMS, write_sums
+from rankbench.results.bundle.signatures import SUMS, write_sums
 from rankbench.results.read.archive import list_files
 from unit.synthetic import PHASES, STEPS, WARMUP, change_steps, edited
 

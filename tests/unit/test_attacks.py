@@ -22,7 +22,7 @@ from pages import Words
 from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.bundle import sign_bundle, verify_bundle, write_bundle
-from rankbench.results.bundle.sums import write_sums
+from rankbench.results.bundle.signatures import write_sums
 from rankbench.results.elements import section
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import list_files

@@ -24,7 +24,7 @@ from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
-from rankbench.results.bundle.sums import write_sums
+from rankbench.results.bundle.signatures import write_sums
 from rankbench.results.numbers.result_set import read
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.assets import find_asset
-from rankbench.commands._extras import explain_module, require
+from rankbench.environ import explain_module, require
 from rankbench.matrix.site import read_site
 from rankbench.schema import load_yaml
 
@@ -61,9 +61,7 @@ def test_init_keeps_what_is_there(tmp_path, cli):
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "rankbench.results.bundle", None)
     listed = ["rankbench; extra == 'results'"]
-    monkeypatch.setattr(
-        "rankbench.commands._extras.metadata.requires", lambda _: listed
-    )
+    monkeypatch.setattr("rankbench.environ.metadata.requires", lambda _: listed)
     assert "pip install 'rankbench[results]'" in cli("verify", tmp_path, status=2).err
 
 
@@ -96,7 +94,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             raise metadata.PackageNotFoundError(name)
         return find(name)
 
-    monkeypatch.setattr("rankbench.commands._extras.metadata.version", version)
+    monkeypatch.setattr("rankbench.environ.metadata.version", version)
     return names
 
 

@@ -254,11 +254,13 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     assert list(jobs) == names
 
 
-def test_as_many_rounds_as_fit_are_in_a_job(tmp_path):
+def test_jobs_of_one_cell_are_split_likewise(tmp_path):
     """Two launches of a minute and three minutes beside them fit into five."""
     run = share(tmp_path, "allocation: cell", max_job_minutes=5)
     found = Preview(run).jobs
     assert {job["minutes"] for job in found.values()} == {5}
+    first = next(iter(run.plan.cells))
+    assert list(found)[:2] == [f"{first}.1", f"{first}.2"]
     assert len(found) == 2 * len(run.feasible)
 
 
@@ -383,12 +385,6 @@ def test_a_user_within_an_allocation_is_told_that_it_idles(
     begin(run, measures=False)
     run.lock.close()
     assert "within the Slurm job 4711" in capsys.readouterr().err
-
-
-def test_a_job_of_one_cell_is_split_likewise(tmp_path):
-    run = share(tmp_path, "allocation: cell", max_job_minutes=6)
-    cells = list(run.plan.cells)
-    assert list(Preview(run).jobs)[:2] == [f"{cells[0]}.1", f"{cells[0]}.2"]
 
 
 def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkeypatch):

@@ -146,15 +146,14 @@ def test_another_person_adds_a_signature(place, tmp_path, form, verify):
         assert all((path / name).read_bytes() == data for name, data in names.items())
 
 
-def test_keys_of_other_types_sign(place, tmp_path, verify):
-    for kind in ("rsa", "ecdsa"):
-        path = shutil.copytree(place / "bundle", tmp_path / kind)
-        key = tmp_path / f"{kind}-key"
-        words = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)]
-        subprocess.run(words, check=True)
-        sign_bundle(path, key)
-        shutil.copy(f"{key}.pub", tmp_path / "jdoe.keys")
-        assert verify(path, "--signer", tmp_path / "jdoe.keys")[0] == 0
+def test_a_key_of_another_type_signs(place, tmp_path, verify):
+    key = tmp_path / "key"
+    words = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(key)]
+    subprocess.run(words, check=True)
+    path = shutil.copytree(place / "bundle", tmp_path / "bundle")
+    sign_bundle(path, key)
+    shutil.copy(f"{key}.pub", tmp_path / "jdoe.keys")
+    assert verify(path, "--signer", tmp_path / "jdoe.keys")[0] == 0
 
 
 # --- what does not count --------------------------------------------------------------
@@ -269,10 +268,6 @@ def missing(folder: Path) -> Path:
     return folder / "missing"
 
 
-def a_folder(folder: Path) -> Path:
-    return folder
-
-
 def a_pipe(folder: Path) -> Path:
     os.mkfifo(folder / "pipe")
     return folder / "pipe"
@@ -281,12 +276,6 @@ def a_pipe(folder: Path) -> Path:
 def garbage(folder: Path) -> Path:
     (folder / "thesis.pdf").write_bytes(b"%PDF-1.7 \xff")
     return folder / "thesis.pdf"
-
-
-def damaged(folder: Path) -> Path:
-    path = make_key(folder / "damaged")
-    path.write_text(path.read_text().replace("\n", "\nAAAA", 3))
-    return path
 
 
 def with_passphrase(folder: Path) -> Path:
@@ -302,10 +291,8 @@ def public_alone(folder: Path) -> Path:
     ("make", "said"),
     [
         (missing, "missing does not exist"),
-        (a_folder, "is no file"),
         (a_pipe, "is no file"),
         (garbage, "does not sign: ssh-keygen says: "),
-        (damaged, "does not sign: ssh-keygen says: "),
         (with_passphrase, "incorrect passphrase"),
         (public_alone, "No private key found"),
     ],

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankbench.commands._extras import require
+from rankbench.environ import require
 from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
     DEFAULT_PROFILE,

@@ -31,8 +31,7 @@ def publish(arguments: argparse.Namespace) -> int:
     change. docs/publishing.md explains both, and signatures by an SSH key.
     """
     from rankbench.results import bundle
-    from rankbench.results.bundle.signatures import sign
-    from rankbench.results.bundle.sums import SUMS
+    from rankbench.results.bundle.signatures import SUMS, sign
 
     key, anonymise = arguments.sign, arguments.anonymise
     what = Path(resolve(arguments.experiment) if arguments.experiment else "results")

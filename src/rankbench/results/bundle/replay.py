@@ -16,7 +16,7 @@ from rankbench.plan import PlannedCell
 from rankbench.record import Layout, Record, read_json, write_atomically
 from rankbench.results.bundle.contents import own_digests, read_records
 from rankbench.results.bundle.disguise import PUBLIC
-from rankbench.results.bundle.sums import SUMS
+from rankbench.results.bundle.signatures import SUMS
 from rankbench.results.compare.sides import Side
 from rankbench.schema import dump_yaml, parse_yaml
 

@@ -20,11 +20,14 @@ from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.signatures import (
+    SUMS,
     BundleSignature,
+    Finding,
     Signers,
     check_signatures,
+    check_sums,
+    is_signature,
 )
-from rankbench.results.bundle.sums import SUMS, Finding, check_sums, is_signature
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import DamagedFileError, list_files, open_folder
 from rankbench.results.read.records import read_checked

@@ -17,8 +17,9 @@ from rankbench.results.bundle.signatures import (
     BundleSignature,
     add_signature,
     check_signatures,
+    check_sums,
+    write_sums,
 )
-from rankbench.results.bundle.sums import check_sums, write_sums
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import (
     SUFFIX,
