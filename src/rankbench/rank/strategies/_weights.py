@@ -187,11 +187,11 @@ class Shards:
         """
         left_out = {p for module in without for p in module.parameters()}
         low = self._low_dtype or torch.float32
-        for part in (model, *twice):
+        for again, part in enumerate((model, *twice)):
             for weight in part.parameters():
                 if weight not in left_out:
                     own = local(weight)
-                    self.held += 4.0 * own.numel() if part is model else 0
+                    self.held += 0.0 if again else 4.0 * own.numel()
                     in_float8 = hasattr(own, "fsdp_pre_all_gather")
                     self.gathered += own.numel() * (1 if in_float8 else low.itemsize)
 
