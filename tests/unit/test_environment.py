@@ -30,6 +30,7 @@ OURS = {
 }
 # Of a cell on GPUs.
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+LOG_FILES = {"NCCL_DEBUG_FILE": "/dev/null", "UCX_LOG_FILE": "/dev/null"}
 LO = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
 
 
@@ -63,20 +64,85 @@ def test_shell_site_or_cell_may_choose_how_gpu_memory_is_allocated(name):
         assert {k: found[k] for k in found if k.endswith("ALLOC_CONF")} == chosen
 
 
-@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "mpi")])
-def test_segments_do_not_grow_where_that_does_not_help(device, backend):
-    found = build({}, cell=make_cell(device=device, backend=backend))
-    assert ALLOCATOR not in found
+GDR, UCX_GDR = "NCCL_NET_GDR_LEVEL", "UCX_IB_GPU_DIRECT_RDMA"
 
 
-def test_variables_of_a_cell_replace_those_of_site_and_shell():
-    cell = make_cell(device="cuda", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"})
-    shell = {"NCCL_ALGO": "Ring", "NCCL_MIN_CTAS": "4"}
-    found = build(shell, cell=cell, env={"NCCL_ALGO": "CollNet", "FI_PROVIDER": "efa"})
-    assert found["NCCL_ALGO"] == "Tree"
-    assert found["NCCL_PROTO"] == "LL"
-    assert found["NCCL_MIN_CTAS"] == "4"
-    assert found["FI_PROVIDER"] == "efa"
+@pytest.mark.parametrize(
+    ("cell", "inherited", "changes", "expected"),
+    [
+        # Segments of GPU memory do not grow where that does not help.
+        ({"device": "cpu"}, {}, {}, {ALLOCATOR: None, "DS_ACCELERATOR": "cpu"}),
+        ({"backend": "mpi"}, {}, {}, {ALLOCATOR: None}),
+        # A cell counts before the site, the site before the shell.
+        (
+            {"env": {"NCCL_ALGO": "Tree"}},
+            {"NCCL_ALGO": "Ring", "NCCL_MIN_CTAS": "4"},
+            {"env": {"NCCL_ALGO": "CollNet", "FI_PROVIDER": "efa"}},
+            {"NCCL_ALGO": "Tree", "NCCL_MIN_CTAS": "4", "FI_PROVIDER": "efa"},
+        ),
+        ({}, {"TMPDIR": "/t/x"}, {}, {"TMPDIR": "/t/x"}),
+        ({}, {"TMPDIR": "/t/x"}, {"scratch": Path("/s/x")}, {"TMPDIR": "/s/x"}),
+        (
+            {},
+            {"TMPDIR": "/t/x"},
+            {"scratch": Path("/s/x"), "image": {"file": "i.sif"}},
+            {"TMPDIR": "/s/x"},
+        ),
+        ({}, {"PYTHONPATH": "/somewhere"}, {}, {"PYTHONPATH": str(SOURCE)}),
+        ({}, {"OMP_NUM_THREADS": "64"}, {"threads": 3}, {"OMP_NUM_THREADS": "3"}),
+        (
+            {"options": {"fusion_threshold_mb": 0.5}},
+            *({}, {}),
+            {"HOROVOD_FUSION_THRESHOLD": "524288"},
+        ),
+        # Loopback only where it reaches all ranks.
+        ({}, {}, {"nodes": 1}, dict.fromkeys(LO, "lo")),
+        ({}, {}, {"nodes": 2}, dict.fromkeys(LO)),
+        ({}, {}, {"nodes": 1, "interface": "ib0"}, dict.fromkeys(LO, "lo")),
+        ({}, {}, {"nodes": 2, "interface": "ib0"}, dict.fromkeys(LO, "ib0")),
+        ({}, {"GLOO_SOCKET_IFNAME": "x"}, {"nodes": 1}, {"GLOO_SOCKET_IFNAME": "x"}),
+        # Libraries log only on request, into the log of the rank; but NCCL always.
+        ({}, {}, {}, {"NCCL_DEBUG": None, "UCX_LOG_LEVEL": None}),
+        ({}, LOG_FILES, {}, LOG_FILES),
+        (
+            {},
+            {**LOG_FILES, "NCCL_DEBUG": "WARN"},
+            {"logs": True},
+            {**dict.fromkeys(LOG_FILES), "NCCL_DEBUG": "INFO", "UCX_LOG_LEVEL": "info"},
+        ),
+        (
+            {"backend": "nccl"},
+            {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "x"},
+            {},
+            {
+                "NCCL_DEBUG": "INFO",
+                "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET",
+                **{"NCCL_DEBUG_FILE": None, "UCX_LOG_LEVEL": None},
+            },
+        ),
+        # GPUDirect as asked for; else as the shell has it.
+        ({"backend": "nccl", "gpudirect": "auto"}, {GDR: "PHB"}, {}, {GDR: "PHB"}),
+        ({"backend": "nccl", "gpudirect": True}, {GDR: "PHB"}, {}, {GDR: "SYS"}),
+        (
+            {"backend": "nccl", "gpudirect": False},
+            {GDR: "PHB", UCX_GDR: "try"},
+            {},
+            {GDR: "LOC", "NCCL_NET_GDR_READ": "0", UCX_GDR: "try"},
+        ),
+        (
+            {"backend": "mpi", "gpudirect": "auto"},
+            {UCX_GDR: "try"},
+            {},
+            {UCX_GDR: "try"},
+        ),
+        ({"backend": "mpi", "gpudirect": True}, {UCX_GDR: "try"}, {}, {UCX_GDR: "y"}),
+        ({"backend": "mpi", "gpudirect": False}, {UCX_GDR: "try"}, {}, {UCX_GDR: "n"}),
+    ],
+)
+def test_variables_of_a_launch(cell, inherited, changes, expected):
+    """None: the variable is not set."""
+    found = build(inherited, cell=make_cell(**{"device": "cuda", **cell}), **changes)
+    assert {name: found.get(name) for name in expected} == expected
 
 
 def test_a_bind_that_the_host_lacks_is_named(tmp_path):
@@ -128,95 +194,6 @@ def test_is_passed_on(name):
     # Launches are compared by what tunes libraries.
     tunes = name not in ("PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
     assert (name in find_settings(make_spec(), {name: "value"})) == tunes
-
-
-def test_scratch_is_where_ranks_put_what_they_need_for_a_while():
-    given = {"TMPDIR": "/somewhere/tmp"}
-    assert build(given)["TMPDIR"] == "/somewhere/tmp"
-    for image in (None, {"file": "i.sif"}):
-        found = build(given, scratch=Path("/scratch/x"), image=image)
-        assert found["TMPDIR"] == "/scratch/x"
-
-
-def test_python_path_is_ours_alone():
-    environment = build({"PYTHONPATH": "/somewhere"})
-    assert environment["PYTHONPATH"] == str(SOURCE)
-    assert (SOURCE / "rankbench" / "rank" / "__main__.py").exists()
-
-
-def test_threads_are_those_of_the_cell():
-    assert build({"OMP_NUM_THREADS": "64"}, threads=3)["OMP_NUM_THREADS"] == "3"
-
-
-def test_libraries_are_told_what_only_the_environment_can_tell_them():
-    horovod = make_cell(options={"fusion_threshold_mb": 0.5}, device="cuda")
-    assert build({}, cell=horovod)["HOROVOD_FUSION_THRESHOLD"] == "524288"
-    assert build({}, cell=make_cell(device="cpu"))["DS_ACCELERATOR"] == "cpu"
-
-
-def test_loopback_only_where_it_reaches_all_ranks():
-    one, two = build({}, nodes=1), build({}, nodes=2)
-    assert {key for key, value in one.items() if value == "lo"} == LO
-    assert not LO & two.keys()
-
-
-def test_the_interface_of_the_site_leads_to_other_hosts():
-    def told(nodes: int) -> set[str]:
-        given = build({}, nodes=nodes, interface="ib0")
-        return {given[name] for name in LO}
-
-    assert told(nodes=2) == {"ib0"}
-    assert told(nodes=1) == {"lo"}
-
-
-def test_a_chosen_interface_is_kept():
-    assert build({"GLOO_SOCKET_IFNAME": "ib0"}, nodes=1)["GLOO_SOCKET_IFNAME"] == "ib0"
-    assert build({"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
-
-
-def test_libraries_log_only_on_request():
-    quiet, telling = build({}), build({}, logs=True)
-    assert quiet.keys() == OURS | {ALLOCATOR}
-    asked = telling.keys() - quiet.keys()
-    assert {"NCCL_DEBUG", "UCX_LOG_LEVEL"} <= asked
-    assert telling["NCCL_DEBUG"] == "INFO"
-
-
-@pytest.mark.parametrize(
-    ("backend", "asked", "name", "value"),
-    [
-        ("nccl", "auto", "NCCL_NET_GDR_LEVEL", "PHB"),
-        ("nccl", True, "NCCL_NET_GDR_LEVEL", "SYS"),
-        ("nccl", False, "NCCL_NET_GDR_LEVEL", "LOC"),
-        ("nccl", False, "NCCL_NET_GDR_READ", "0"),
-        ("nccl", False, "UCX_IB_GPU_DIRECT_RDMA", "try"),
-        ("mpi", "auto", "UCX_IB_GPU_DIRECT_RDMA", "try"),
-        ("mpi", True, "UCX_IB_GPU_DIRECT_RDMA", "y"),
-        ("mpi", False, "UCX_IB_GPU_DIRECT_RDMA", "n"),
-    ],
-)
-def test_gpudirect_as_asked_for(backend, asked, name, value):
-    cell = make_cell(device="cuda", backend=backend, gpudirect=asked)
-    environment = build(
-        {"NCCL_NET_GDR_LEVEL": "PHB", "UCX_IB_GPU_DIRECT_RDMA": "try"}, cell=cell
-    )
-    assert environment[name] == value
-
-
-def test_what_libraries_log_goes_into_the_log_of_the_rank():
-    elsewhere = {"NCCL_DEBUG_FILE": "/dev/null", "UCX_LOG_FILE": "/dev/null"}
-    assert elsewhere.keys() <= build(elsewhere).keys()
-    assert not elsewhere.keys() & build(elsewhere, logs=True).keys()
-    assert build({"NCCL_DEBUG": "WARN"}, logs=True)["NCCL_DEBUG"] == "INFO"
-
-
-def test_nccl_always_tells_which_network_it_chose():
-    given = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null"}
-    environment = build(given, cell=make_cell(device="cuda", backend="nccl"))
-    assert environment["NCCL_DEBUG"] == "INFO"
-    assert "NET" in environment["NCCL_DEBUG_SUBSYS"]
-    assert "NCCL_DEBUG_FILE" not in environment
-    assert "UCX_LOG_LEVEL" not in environment
 
 
 def test_it_is_the_same_for_the_same_input():
