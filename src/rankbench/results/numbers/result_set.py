@@ -251,22 +251,13 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
     refuse_links(layout.root)
     value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
     plan = parse_plan(value, layout.plan)
-    try:
-        study = plan.experiment.get("study")
-        if study:
-            unknown = {row["cell"] for row in study["rows"]} - plan.cells.keys()
-            if unknown:
-                listed = ", ".join(sorted(unknown))
-                raise LookupError(f"published rows of unknown cells: {listed}")
-            study = study | {"override": plan.experiment.get("override")}
-        rates = plan.site.get("peak_tflops") or {}
-        peaks = {str(name): float(value) for name, value in rates.items()}
-        price = None
-        if given := plan.site.get("device_hour_price"):
-            amount, currency = given.split()
-            price = (float(amount), currency)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{layout.plan} is damaged: {error!r}") from error
+    if study := plan.experiment.get("study"):
+        unknown = {row["cell"] for row in study["rows"]} - plan.cells.keys()
+        if unknown:
+            said = f"published rows of unknown cells: {', '.join(sorted(unknown))}"
+            raise ValueError(f"{layout.plan} is damaged: {said}")
+        study = study | {"override": plan.experiment["override"]}
+    amount, _, currency = (plan.site.get("device_hour_price") or "").partition(" ")
     rows = _read_rows(layout, plan)
     for row in rows:
         if strict and row.damage:
@@ -280,8 +271,8 @@ def read(layout: Layout, *, strict: bool = False) -> ResultSet:
         layout=layout,
         strict=strict,
         study=study,
-        peaks=peaks,
-        price=price,
+        peaks=plan.site.get("peak_tflops") or {},
+        price=(float(amount), currency) if amount else None,
         targets=tuple(plan.predicted),
         target=next(iter((plan.experiment.get("target") or {}).items()), None),
         source=named_in(plan.experiment),
