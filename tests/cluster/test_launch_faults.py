@@ -30,6 +30,7 @@ launcher: {launcher}
 launches: 1
 steps: 40
 gate: false
+network_check: false
 time_limit: {limit}
 """
 

@@ -38,6 +38,7 @@ topology: [1x1, 2x1]
 launches: 2
 steps: 3
 gate: false
+network_check: false
 time_limit: 120
 """
 ONE, TWO = "ddp.gloo.1x1.lenet.digits", "ddp.gloo.2x1.lenet.digits"

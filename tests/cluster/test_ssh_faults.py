@@ -38,6 +38,7 @@ repeat_disturbed: false
 steps: 60
 warmup: 0
 gate: false
+network_check: false
 time_limit: 300
 """
 FAR = "node2"

@@ -44,6 +44,7 @@ topology: 2x1
 launches: 1
 steps: 20
 gate: false
+network_check: false
 time_limit: 300
 """
 

@@ -30,6 +30,7 @@ topology: [1x1, 2x1]
 launches: 1
 steps: 3
 gate: false
+network_check: false
 time_limit: 120
 """
 

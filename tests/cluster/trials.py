@@ -29,6 +29,7 @@ steps: 60
 warmup: 0
 gate: false
 evaluate: false
+network_check: false
 time_limit: {limit}
 allocation: {allocation}
 blocks:
