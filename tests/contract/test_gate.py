@@ -224,7 +224,6 @@ def test_it_judges_every_model(model, tmp_path):
     ("name", "checkpointing", "options"),
     [
         ("ddp", "selective", {}),
-        ("fsdp", "none", {}),
         ("fsdp", "full", {"accumulation": 2}),
         ("mesh", "full", {"tensor": 2}),
         pytest.param(

@@ -59,7 +59,11 @@ dist.init_process_group("gloo", {url} rank=int(os.environ["RANK"]),
 @pytest.mark.parametrize(
     ("launcher", "port", "url"),
     [
-        (["torch.distributed.run", "--standalone", "--nproc-per-node=2"], 12355, ""),
+        pytest.param(
+            ["torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+            *(12355, ""),
+            marks=pytest.mark.further,
+        ),
         (["rankbench.rank.world.spawn"], 12357, '"tcp://127.0.0.1:23456",'),
     ],
     ids=["torchrun", "spawn"],

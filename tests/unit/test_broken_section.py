@@ -97,11 +97,16 @@ ODD_RECORDS: dict[str, Change] = {
 }
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory):
+    """Rows of the example, none of whose records is odd."""
+    return write_rows(write_example(tmp_path_factory.mktemp("before")))
+
+
 @pytest.mark.parametrize("odd", ODD_RECORDS)
-def test_an_odd_record_does_not_take_down_the_others(tmp_path, odd):
+def test_an_odd_record_does_not_take_down_the_others(tmp_path, before, odd):
     layout = write_example(tmp_path)
     cell = "ddp.gloo.1x2.convnet.digits"
-    before = write_rows(layout)
     with edited(layout.launch(cell, 1, 3) / "record.json") as record:
         ODD_RECORDS[odd](record)
     after = write_rows(layout)
