@@ -686,7 +686,8 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Statemen
     if links:
         link = min(links, key=lambda link: float(link["gb_s"]))
         speed = f"{figures(link['gb_s'], 3)} GB/s, {figures(link['us'], 3)} us"
-        more.append(f"{' and '.join(link['hosts'])} exchange {speed} by themselves")
+        names = " and ".join(link["hosts"])
+        more.append(f"the slowest link, between {names}, has {speed}")
     yield Statement("LOST", f"{step}: {', '.join(said[:2])}", more)
 
 
