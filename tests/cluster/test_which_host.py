@@ -179,7 +179,8 @@ def accounts(cluster: Cluster) -> str:
 def test_accounting_knows_a_job_that_slurm_has_forgotten(forgetful):
     cluster = forgetful.cluster
     keep_accounts(cluster)
-    job = cluster.run("sbatch", "--parsable", "--wrap=sleep 99").strip()
+    asked = ("--parsable", "--output=/dev/null", "--chdir=/", "--wrap=sleep 99")
+    job = cluster.run("sbatch", *asked).strip()
     wait_until(lambda: queue(forgetful, "--states=running"), 60, "it runs")
     cluster.run("scancel", job)
     wait_until(lambda: not queue(forgetful, "--states=all"), 120, "it is forgotten")
