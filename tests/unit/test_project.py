@@ -340,7 +340,7 @@ def test_what_is_missing_is_requested(tmp_path):
     whole = resources_of(run, "experiment")["runtime"]
     run.forget()
     for cell in run.feasible:
-        facts = {"launches": 4, "launches_ok": 4, "cell_hash": cell.hash, "image": None}
+        facts = {"launches": 4, "launches_ok": 4, "cell_hash": cell.hash}
         make_request(run.layout, cell.id, launches=4, cell_hash=cell.hash)
         if cell is not run.feasible[0]:
             write_json(run.layout.summary(cell.id, 1), {**facts, "enough": None})

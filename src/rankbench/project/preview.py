@@ -24,6 +24,7 @@ from rankbench.schedulers import scheduler_of
 # A longer list is shortened or summarised.
 LISTED = 40
 
+# Measured cells that tell how long those that were never launched may take.
 _FEW = 200
 
 
@@ -55,7 +56,6 @@ class Preview:
         self.others: dict[str, float | None] = {}
         if None in self.means.values():
             known = [c.id for c in run.plan.feasible if c.id not in self.lacks]
-            # Thousands of cells would take long to read, and tell no more.
             self.others = {name: mean_of_cell(run, name) for name in known[:_FEW]}
         reasons = {n: reason_to_make(run.known_images[n]) for n in run.image_names}
         self.images = {name: reason for name, reason in reasons.items() if reason}

@@ -66,7 +66,7 @@ def read_summary(layout: Layout, cell_id: str, attempt: int) -> Record | None:
     enough = found.get("enough") if isinstance(found, dict) else ""
     if not isinstance(enough, int | None):
         raise ValueError(f"{path} is damaged: enough: {enough!r:.60}, not a number")
-    return found
+    return {"image": None, "cell_hash": None, **found}
 
 
 def _judge(
