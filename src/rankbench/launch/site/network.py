@@ -34,7 +34,7 @@ _BLOCK, LONG = 2**20, 2**26  # bytes
 _BYTES = memoryview(bytes(_BLOCK))
 ALL_SECONDS = 30.0
 _MOST_SECONDS = 0.5  # of a long message
-_SILENT_SECONDS = 15.0
+_SILENT_SECONDS = 30.0  # a host may be busy with another that a firewall hides
 
 
 def exchange(
