@@ -57,10 +57,10 @@ class Rounds:
         budget: float | None = None,
         others: Mapping[str, LaunchHistory] | None = None,
     ) -> None:
-        """Read the records that there are.
+        """Remember what is measured.
 
         Args:
-            attempts: what is measured.
+            attempts: those whose records have been read.
             say: gets lines of progress.
             budget: device-seconds that all launches may take; None for no limit.
             others: launches of cells of other jobs, which the budget is of as well.
@@ -74,9 +74,6 @@ class Rounds:
         self._in_turn = True
         self.enough: dict[str, int] = {}
         self.verdicts: dict[str, Verdict] = {}
-        for attempt in attempts:
-            for series in (attempt.gate, attempt.measured, attempt.profile):
-                series.read()
 
     def find_unfinished(self) -> list[Attempt]:
         """Return the attempts that need a launch, be it a gate or a profile."""
