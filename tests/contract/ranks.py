@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -51,7 +52,7 @@ def start_ranks(
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
     context = start_processes(
-        rank, arguments, nprocs=ranks, join=False, start_method="forkserver"
+        _be_rank, (rank, arguments), nprocs=ranks, join=False, start_method="forkserver"
     )
     deadline = time.monotonic() + PATIENCE
     while not context.join(timeout=max(0, deadline - time.monotonic())):
@@ -59,6 +60,14 @@ def start_ranks(
             for process in context.processes:
                 process.kill()
             raise TimeoutError(f"ranks have not ended within {PATIENCE:g} s")
+
+
+def _be_rank(
+    number: int, rank: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    # Nobody needs to look for garbage in what the server has imported.
+    gc.freeze()
+    rank(number, *arguments)
 
 
 def start_commands(
