@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from rankbench.rank import data
 from rankbench.rank.data import Arrays, DataError, read_arrays, write_arrays
@@ -266,6 +267,14 @@ def test_damage_is_found_wherever_it_is(tmp_path):
     assert found > len(sound) / 6
 
 
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_truncated_file(root, kept):
+    file = data.path("mnist", root)
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(DataError, match=r"mnist\.npz is damaged: .*run --prepare"):
+        data.load("mnist", root)
+
+
 def test_unreadable_file(tmp_path):
     data.path("mnist", tmp_path).mkdir()
     with pytest.raises(DataError, match=r"mnist\.npz cannot be opened"):
@@ -376,3 +385,13 @@ def test_workers_need_not_be_forked(root):
     assert train[0]
     # On some machines a process that is spawned cannot import torchvision.
     assert b"torchvision.transforms" not in pickle.dumps(train)
+
+
+def test_loader_with_workers(root):
+    train, _, _ = data.load("mnist", root)
+    alone, helped = (
+        list(DataLoader(train, batch_size=8, num_workers=workers)) for workers in (0, 1)
+    )
+    for (images, labels), (images_2, labels_2) in zip(alone, helped, strict=True):
+        assert torch.equal(images, images_2)
+        assert torch.equal(labels, labels_2)
