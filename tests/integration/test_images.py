@@ -523,7 +523,7 @@ def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
         assert said in record["reason"]
 
 
-@pytest.mark.parametrize("fault", ["missing", "public", "passphrase"])
+@pytest.mark.parametrize("fault", ["missing", "public", "readable", "passphrase"])
 def test_a_key_that_cannot_sign_is_refused_before_the_build(tmp_path, fault):
     key = make_pem(tmp_path, "key")
     check_builds(str(key))
@@ -531,9 +531,12 @@ def test_a_key_that_cannot_sign_is_refused_before_the_build(tmp_path, fault):
         key.unlink()
     elif fault == "public":
         key = key.with_suffix(".pub.pem")
+    elif fault == "readable":
+        key.chmod(0o640)
     else:
         change = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", str(key)]
         text = subprocess.check_output(change)
         key.write_bytes(text)
-    with pytest.raises(ValueError, match=r"site key image_key: .* does not sign: "):
+    said = "other users can read" if fault == "readable" else "does not sign: "
+    with pytest.raises(ValueError, match=f"site key image_key: .*{said}"):
         check_builds(str(key))

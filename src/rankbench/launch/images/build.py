@@ -385,13 +385,17 @@ def sign(sif: Path, key: str) -> None:
     """Add a signature to the file of an image; that changes its SHA-256.
 
     Raises:
-        ValueError: Apptainer does not sign; says why.
+        ValueError: Apptainer does not sign, or others can read the key; says why.
     """
     if said := apptainer.why_not("sign", "--key", key, str(sif)):
         raise ValueError(
             f"site key image_key: {key} does not sign: {said}; it must be a private "
             "key in PEM format without a passphrase: `openssl genpkey -algorithm "
             "ed25519 -out KEY.pem` makes one"
+        )
+    if os.stat(key).st_mode & 0o077:
+        raise ValueError(
+            f"site key image_key: other users can read {key}: `chmod 600 {key}`"
         )
 
 
