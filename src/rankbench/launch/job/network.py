@@ -29,7 +29,7 @@ def check_network(
 
     started = datetime.now(UTC).isoformat(timespec="seconds")
     _, folder = claim_next(layout.network)
-    links, said = measure_pairs({**site}, hosts, folder)
+    links, said = measure_pairs({**site}, hosts, folder.resolve())
     record: dict[str, Any] = {"schema": RECORD_VERSION, "status": "ok", "reason": None}
     record |= {"purpose": "network", "started": started, "network": links}
     finish(folder, record)
