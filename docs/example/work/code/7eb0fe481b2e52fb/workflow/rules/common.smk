@@ -18,18 +18,16 @@ from snakemake.exceptions import WorkflowError
 from rankbench.environ import begin_safely
 from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
-from rankbench.launch.hosts.base import has_ended
-from rankbench.launch.hosts.slurm import why_job_ended
+from rankbench.launch.hosts.slurm import read_states, why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
 from rankbench.project import (
+    Preview,
     begin,
     end_with_parent,
     has_begun,
-    make_preview,
     open_run,
     reopen_run,
-    sweep_temporary_folders,
 )
 from rankbench.project.jobs import (
     job_files,
@@ -62,11 +60,11 @@ def get_run():
         starts = not invocation.passive
         run = open_run(values, profile=invocation.profile, write=starts, probe=starts)
         if invocation.dry_run or not invocation.passive:
-            print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
+            print(*Preview(run).lines(), sep="\n", file=sys.stderr)
         if not invocation.passive:
             begin(run, measures=invocation.measures)
-    if not invocation.passive and scheduler_of(run.plan.site).has_queue:
-        look_steadily(has_ended)
+    if not invocation.passive and scheduler_of(run.plan.site).extra == "slurm":
+        look_steadily(read_states)
         submit_well(run.layout, why_job_ended)
     return run
 
@@ -86,7 +84,6 @@ begin_safely()
 try:
     # Needed in jobs as well, because Slurm ends them by SIGTERM.
     take_sigterm_in_a_thread()
-    OWN_FOLDER = sweep_temporary_folders(workflow)
     RUN = get_run()
 except (ValueError, OSError) as error:
     raise WorkflowError(str(error)) from None
@@ -103,7 +100,7 @@ RESULTS += [str(LAYOUT.readme), str(LAYOUT.report)]
 if RUN.plan.experiment["study"]:
     RESULTS += [str(LAYOUT.section("published"))]
 PLOT_FILES = [
-    str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png", "csv")
+    str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png")
 ]
 TABLE_OPTIONS = []
 if RUN.plots:
