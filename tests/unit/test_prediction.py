@@ -621,7 +621,7 @@ def test_the_command_prints_them(tmp_path, cli):
     said = " ".join(cli("answer", layout.root, "--at", "8x1").out.split())
     assert "samples/s" in said
     assert "EUR" in said
-    assert "ddp.gloo.8x1 (2.67 times the devices): from what the steps of" in said
+    assert "ddp over gloo on 8 hosts x 1 core (2.67 times the devices): " in said
     (told,) = json.loads(cli("answer", layout.root, "--at", "8x1", "--json").out)[
         "predictions"
     ]

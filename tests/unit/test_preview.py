@@ -67,10 +67,9 @@ def test_counts_and_device_hours(tmp_path):
     assert preview.facts()["device_hours"] is None
     assert f"  {SINGLE}  5 launches of 1 rank" in lines
     assert f"  {TWO}  10 launches of 2 ranks" in lines
-    start = lines.index("cannot run here:")
-    for line, topology in zip(lines[start + 1 :], ("1x1", "1x2"), strict=True):
-        assert line.startswith(f"  ddp.mpi.{topology}.convnet.digits  ")
-        assert "has no MPI" in line
+    (refused,) = lines[lines.index("cannot run here:") + 1 :]
+    assert refused.startswith("  ddp.mpi.1x1.convnet.digits and 1 more  ")
+    assert "has no MPI" in refused
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_long_lists_are_summed_up(tmp_path, monkeypatch):
     assert len(listed) == 4
     assert listed[-1] == "  ... and 2 more"
     (grouped,) = lines[lines.index("cannot run here:") + 1 :]
-    assert grouped.startswith("  5 cells  this torch")
+    assert " and 4 more  this torch" in grouped
 
 
 def test_thousands_of_cells_fit_on_a_screen(tmp_path):

@@ -79,6 +79,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.matrix.plan import plan_predicted
     from rankbench.matrix.site import Site
     from rankbench.plan import read_plan
+    from rankbench.results.advice.answer import describe as describe_cell
     from rankbench.results.advice.choice import to_json
     from rankbench.results.elements.text import shorten
     from rankbench.results.prediction.predict import predict
@@ -102,9 +103,17 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     if arguments.json:
         print_json({"predictions": to_json(said.rows)})
     else:
-        cells = [summary.id for summary in found.rows]
-        names, _ = shorten([*cells, *(one.target.id for one in made)])
-        for grid in SECTION.grids(said):
+        names = {row.id: describe_cell(row.cell) for row in found.rows}
+        names |= {one.target.id: describe_cell(one.target.cell) for one in made}
+        if len({*names.values()}) < len(names):  # They differ in more than words say.
+            names, _ = shorten([*names])
+        for grid in SECTION.grids(describe([one for one in made if not one.refused])):
             print_grid(grid, names, whole=True)
         print_notes(said.notes, names)
+        refused: dict[str, list[str]] = {}
+        for one in made:
+            if one.refused:
+                refused.setdefault(one.refused, []).append(names[one.target.id])
+        for why, alike in refused.items():
+            say(f"not predicted: {', '.join(alike)}: {why}")
     return OK if any(one.throughput for one in made) else FINDING

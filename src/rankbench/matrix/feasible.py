@@ -224,12 +224,13 @@ def peak_of_step(found: Mapping[str, Any] | None) -> float | None:
 
 def describe_peaks(found: Mapping[str, Any]) -> str:
     """The peaks of a rank, as `judge_memory` returns them, in words."""
+    unit, size = ("GiB", GIB) if found["step"] >= GIB / 10 else ("MiB", 2**20)
     parts = ", ".join(
-        f"{kind} {size / GIB:.3g}" for kind, size in found["parts"].items() if size
+        f"{kind} {part / size:.3g}" for kind, part in found["parts"].items() if part
     )
     return (
-        f"rank {found['rank']}: set-up {found['setup'] / GIB:.3g} GiB, step "
-        f"{found['step'] / GIB:.3g} GiB ({parts})"
+        f"rank {found['rank']}: set-up {found['setup'] / size:.3g} {unit}, step "
+        f"{found['step'] / size:.3g} {unit} ({parts})"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,10 +92,13 @@ class Preview:
             made = [f"{name}  {reason}" for name, reason in self.images.items()]
             text += _listed("images to make:", made)
         if infeasible:
-            reasons = [f"{c.id}  {c.infeasible}" for c in infeasible]
-            if len(infeasible) > LISTED:
-                counts = Counter(c.infeasible for c in infeasible)
-                reasons = [f"{count} cells  {why}" for why, count in counts.items()]
+            alike: dict[str, list[str]] = {}
+            for cell in infeasible:
+                alike.setdefault(str(cell.infeasible), []).append(cell.id)
+            reasons = [
+                f"{first}{f' and {len(more)} more' * bool(more)}  {why}"
+                for why, (first, *more) in alike.items()
+            ]
             text += _listed("cannot run here:", reasons)
         return text
 
