@@ -24,10 +24,11 @@ TRIED = 3  # ports of each range
 REACH_SECONDS = 10.0  # that hosts have to start and to connect
 _CONNECT_SECONDS = 1.0
 
-# A pair sends numbers for the latency, then a few messages that are as long as their
-# time allows. All pairs together take no longer than ALL_SECONDS.
 # Of each host with a lower number: its turn has come; it has measured.
 Lower = dict[int, tuple[threading.Event, threading.Event]]
+
+# A pair sends numbers for the latency, then a few messages that are as long as their
+# time allows. All pairs together take no longer than ALL_SECONDS.
 _NUMBER = struct.Struct("<q")
 _TINY_ONES, _LONG_ONES = 50, 3
 _BLOCK, LONG = 2**20, 2**26  # bytes
@@ -139,19 +140,23 @@ def _receive(link: socket.socket, size: int) -> bytearray:
 
 
 def _serve(link: socket.socket, lower: Lower) -> None:
-    """Receive what a host with a lower number sends, when it is that one's turn."""
-    node = None
-    with link, contextlib.suppress(OSError):
+    """Receive what a host with a lower number sends, when it is that one's turn.
+
+    Whoever says nothing, or no such number, only learns that the port is open.
+    """
+    served = None
+    with link, contextlib.suppress(OSError, ValueError, KeyError):
         link.settimeout(_SILENT_SECONDS)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         (node,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
-        lower[node][0].wait(_SILENT_SECONDS)
+        turn, served = lower[node]
+        turn.wait(_SILENT_SECONDS)
         while True:
             (size,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
             _receive(link, size)
             link.sendall(_NUMBER.pack(size))
-    if node is not None:
-        lower[node][1].set()
+    if served is not None:
+        served.set()
 
 
 def _listen(port: int) -> socket.socket:
