@@ -311,6 +311,7 @@ def test_float8_is_of_the_linear_layers_of_blocks_whose_sides_fit():
         use_float8(small, emulate=True)
 
 
+@pytest.mark.equipment
 def test_weights_with_one_scale_are_gathered_in_float8():
     pytest.importorskip("torchao", reason="torchao is not installed: make extras")
     sizes, options = {"vocabulary": 512, "context": 8}, {"layers": 1, "width": 32}
