@@ -22,7 +22,7 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 # A skip is a failure here: mark a test `equipment` if it needs more than this.
 elsewhere := equipment or further or alone or long
 test: REQUIRE := all
-test: $(INSTALLED) ## tests that need only Python, make and git: about 8 minutes
+test: $(INSTALLED) ## tests that need only Python, make and git: about 6 minutes
 	@$(two_by_two) -m '(unit or contract or first) and not ($(elsewhere))' $(ARGS)
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
