@@ -67,6 +67,7 @@ class Part:
             yield
         except Exception as error:
             said = str(error).strip().splitlines() or [""]
+            print(f"{name}:", *said, sep="\n", flush=True)  # all ranks
             self.fail(f"{name}: {type(error).__name__}: {' | '.join(said[-3:])[:500]}")
 
     def has_time(self, name: str, seconds: float) -> bool:
