@@ -15,6 +15,7 @@ from site_files import SITE_FILE, with_images
 from conftest import Project
 from evidence import read_record
 from rankbench.launch.process.reports import are_all_in, read_progress
+from rankbench.record import complete
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 
@@ -98,7 +99,7 @@ class Site:
         for path in sorted(
             self.project.root.glob(f"results/{name}/records/*/1/*/record.json")
         ):
-            found.setdefault(path.parts[-4], []).append(read_record(path))
+            found.setdefault(path.parts[-4], []).append(complete(read_record(path)))
         return found
 
     def rows(self, name: str) -> dict[str, dict[str, Any]]:
