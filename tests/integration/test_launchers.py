@@ -124,4 +124,7 @@ def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher):
     row = row_of(project, cell)
     assert row["status"] == "cancelled"
     assert row["reason"].startswith("interrupted by SIGINT; rank ")
-    assert "in go_wrong: time.sleep(10_000); ended by the user" in row["reason"]
+    assert row["reason"].endswith("; ended by the user: repeated by the next run")
+    # Horovod signals its ranks as well: a second SIGTERM may cut a stack short.
+    if launcher != "horovodrun":
+        assert "in go_wrong: time.sleep(10_000)" in row["reason"]
