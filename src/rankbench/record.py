@@ -594,9 +594,7 @@ def describe_launch(record: Record, *, is_repeated: bool) -> str:
 
 def mean_seconds(records: Iterable[Record]) -> float | None:
     """How long a launch takes, with all that is not measured; None if none is ok."""
-    found = [
-        (r.get("seconds") or {}).get("launch") for r in records if r["status"] == "ok"
-    ]
+    found = [r["seconds"].get("launch") for r in records if r["status"] == "ok"]
     return fmean(filter(None, found)) if any(found) else None
 
 
