@@ -40,6 +40,7 @@ class PlannedCell:
     Attributes:
         infeasible: the reason why the cell cannot run here, or None.
         image: name and flavour of the image for its ranks; None if they run natively.
+        code: hash of the code that its ranks use.
         estimated_mib: estimated memory of the rank that needs most in a step; None: it
             was not estimated.
     """
@@ -52,6 +53,7 @@ class PlannedCell:
     infeasible: str | None
     marks: Sequence[str]
     image: str | None = None
+    code: str | None = None
     estimated_mib: float | None = None
 
 

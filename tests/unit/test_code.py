@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from factories import make_cell
+
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
+from rankbench.cell import Cell
 from rankbench.launch.job.provenance import (
     PACKAGE,
+    _hash_code,
     describe_code,
     freeze_code,
     rank_code_hash,
@@ -52,8 +57,9 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fresh_hash(package: Path) -> str:
-    return rank_code_hash.__wrapped__(package)
+def fresh_hash(package: Path, cell: Cell | None = None) -> str:
+    _hash_code.cache_clear()
+    return rank_code_hash(cell, package)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -80,6 +86,36 @@ def test_other_code_does_not(package, name):
     (package / name).write_text("# changed\n")
     (package / "rank" / "training" / "loop.pyc").write_bytes(b"")
     assert fresh_hash(package) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("strategies/ddp.py", True),  # zero1 imports it
+        ("strategies/base.py", True),
+        ("models/_libraries.py", True),
+        ("training/loop.py", True),
+        ("strategies/zero1.py", True),
+        ("models/lenet.py", True),
+        ("strategies/local_sgd.py", False),
+        ("strategies/new_one.py", False),
+        ("models/lstm.py", False),
+        ("data/mnist.py", False),
+    ],
+)
+def test_a_cell_has_the_code_that_it_imports(tmp_path, name, changes):
+    package = tmp_path / "rankbench"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    cell = make_cell(strategy="zero1", model="lenet", data="digits")
+    before = fresh_hash(package, cell)
+    own = replace(cell, own_strategy={"file": "mine.py", "digest": "d" * 64})
+    own_before = fresh_hash(package, own)
+    with open(package / "rank" / name, "a") as file:
+        file.write("# changed\n")
+    assert (fresh_hash(package, cell) != before) is changes
+    # A strategy of the user's own may import any.
+    may = changes or name.startswith("strategies/")
+    assert (fresh_hash(package, own) != own_before) is may
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -109,7 +145,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in SHARED:
         (tmp_path / "src/rankbench" / name).write_text("")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    rank_code_hash.cache_clear()
+    _hash_code.cache_clear()
     return tmp_path
 
 

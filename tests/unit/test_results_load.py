@@ -128,14 +128,14 @@ def test_marks_of_plan_and_records_are_joined(tmp_path, planned):
 
 
 def test_other_code_is_a_mark_not_a_status(layout, planned):
-    write_launches(layout, planned, code={"rank": "f" * 64})
+    write_launches(layout, planned, code={"cell": "f" * 64})
     row = load_row(layout)
     assert (row.status, row.marks) == ("ok", ("other-code",))
 
 
 def test_code_of_a_replaced_launch_does_not_count(layout, planned):
     other = {"status": "cancelled", "reason": "interrupted", "cause": "user"}
-    write_launch(layout, planned, 7, **other, code={"rank": "f" * 64})
+    write_launch(layout, planned, 7, **other, code={"cell": "f" * 64})
     write_launches(layout, planned)
     row = load_row(layout)
     assert (row.status, row.marks) == ("ok", ())

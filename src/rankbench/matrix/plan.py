@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ def make_plan(
     site: Site,
     catalog: Catalog,
     *,
-    code: str,
+    code: Callable[[Cell | None], str],
     source: str,
     images: Mapping[str, dict[str, Any]] | None = None,
     estimates: Mapping[str, Mapping[str, Any]] | None = None,
@@ -39,7 +39,7 @@ def make_plan(
         experiment: the checked experiment.
         site: the machine.
         catalog: the variants that exist.
-        code: SHA-256 of the rank-side code.
+        code: SHA-256 of the rank-side code that a cell uses; None: of all of it.
         source: name of the experiment file in the plan.
         images: name -> facts about the image.
         estimates: hash of a cell -> what an estimate of its memory has found.
@@ -62,6 +62,7 @@ def make_plan(
         planned[cell_id] = PlannedCell(
             id=cell_id,
             hash=digest,
+            code=code(cell),
             cell=cell,
             shape=candidate.shape,
             phases=candidate.facts.phases,
@@ -84,7 +85,7 @@ def make_plan(
     return Plan(
         experiment=header,
         site=site.to_dict(),
-        code={"rank": code},
+        code={"rank": code(None)},
         images=taken,
         cells=planned,
         predicted=plan_predicted(experiment.cells, values["predict"], site, catalog),

@@ -241,15 +241,15 @@ def open_run(
         named |= experiment.values["images"]
         images = find_images(site, named, catalog, experiment, probe=probe)
         site = replace(site, images=_software_in(images, site))
-    layout, code = Layout(Path(site.results_dir) / experiment.name), rank_code_hash()
+    layout = Layout(Path(site.results_dir) / experiment.name)
     plan = make_plan(
         experiment,
         site,
         catalog,
-        code=code,
+        code=rank_code_hash,
         source=os.fspath(source),
         images={name: image.describe() for name, image in images.items()},
-        estimates=mark_measured(read_estimates(layout, code), layout),
+        estimates=mark_measured(read_estimates(layout, rank_code_hash()), layout),
     )
     # Commands that documents print name it.
     plan.experiment["site"] = os.fspath(profile)

@@ -13,7 +13,7 @@ from typing import Any
 from rankbench.environ import job_id, read_setup_fault
 from rankbench.launch.hosts.base import Hosts, ThisMachine
 from rankbench.launch.job.claim import Request, claim_next, open_claims, read_owner
-from rankbench.launch.job.provenance import describe_code
+from rankbench.launch.job.provenance import describe_code, rank_code_hash
 from rankbench.launch.process.classify import Outcome, has_gate
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.evidence import describe_stands
@@ -78,7 +78,7 @@ class Attempt:
         is_repeated = plan.experiment["repeat_disturbed"]
         self._repeats = MAX_REPEATS if is_repeated else 0
         self.has_gate = plan.experiment["gate"] and has_gate(self.cell)
-        self.code = describe_code()
+        self.code = {**describe_code(), "cell": rank_code_hash(self.cell)}
         # The frozen copy of each of the user's own files.
         self.own: dict[str, Path] = {}
         self.own_folders: set[Path] = set()

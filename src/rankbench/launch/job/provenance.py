@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import Any
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS, list_code
+from rankbench.cell import Cell, list_variants
 from rankbench.launch.hosts.base import run_well
 from rankbench.own_files import files_below, hash_files
 from rankbench.record import read_json, write_json
@@ -29,17 +31,45 @@ PLACE = Path("src/rankbench")
 LINKS = PLACE / "assets"
 DESCRIPTION = "code.json"
 
+# Kind of a variant -> its folder on the ranks' side; how files import from such ones.
+VARIANTS = {"strategy": "strategies", "model": "models", "data": "data"}
+_IMPORT = re.compile(r"from rankbench\.rank\.(\w+)(?:\.| import )(\w+)")
+
+
+def rank_code_hash(cell: Cell | None = None, package: Path = PACKAGE) -> str:
+    """SHA-256 over names and contents of the rank-side files; of a cell, of its own.
+
+    A cell has one strategy, model and data set, and what these import. A file of the
+    user's own may import any of its kind.
+    """
+    own = cell.own_digests if cell else VARIANTS
+    named = {VARIANTS[kind]: getattr(cell, kind) for kind in VARIANTS if kind not in own}
+    return _hash_code(package, **named)
+
 
 @cache
-def rank_code_hash(package: Path = PACKAGE) -> str:
-    """SHA-256 over names and contents of the rank-side files."""
+def _hash_code(package: Path, **named: str) -> str:
+    """The hash with only this variant of each folder, and those that are imported."""
     shared = (
         *("cell.py", "decoder.py", "environ.py"),
         *("launch_spec.py", "own_files.py", "record.py"),
     )
-    files = [package / name for name in shared]
-    files += sorted((package / "rank").rglob("*.py"))
-    return hash_files({str(path.relative_to(package)): path for path in files})
+    rank = package / "rank"
+    files = [*(package / name for name in shared), *sorted(rank.rglob("*.py"))]
+    unused = {
+        rank / folder / f"{other}.py"
+        for folder, name in named.items()
+        for other in list_variants(rank / folder)
+        if other != name
+    }
+    waiting = [path for path in files if path not in unused]
+    while waiting:
+        for folder, name in _IMPORT.findall(waiting.pop().read_text("utf-8")):
+            if (path := rank / folder / f"{name}.py") in unused:
+                unused.remove(path)
+                waiting.append(path)
+    used = (path for path in files if path not in unused)
+    return hash_files({str(path.relative_to(package)): path for path in used})
 
 
 def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
@@ -63,7 +93,7 @@ def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
         "version": __version__,
         "commit": commit,
         "dirty": None if changes is None else bool(changes),
-        "rank": rank_code_hash(package),
+        "rank": rank_code_hash(package=package),
     }
 
 

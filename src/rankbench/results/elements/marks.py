@@ -57,7 +57,7 @@ MARKS = {
     "so that more ranks do not learn from more samples.",
     OTHER_SAMPLES: "batches are not as large as samples_per_step says: throughput may "
     "be wrong, see under steps.",
-    "other-code": "the code of the ranks has changed since: it is not the plan's.",
+    "other-code": "the code of its ranks has changed since: it is not the plan's.",
     UNCLEAN_END: "a launch hung or crashed after its ranks had reported: the numbers "
     "are whole.",
     "unchecked": "no gate has checked what it trains.",

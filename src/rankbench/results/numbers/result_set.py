@@ -428,12 +428,12 @@ def _make_row(
 
 def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     """Marks that follow from the records of an attempt."""
-    planned, code = attempt.planned, attempt.plan.code["rank"]
+    planned = attempt.planned
     ok = [record for record in records if record["status"] == "ok"]
     found = {mark for record in records for mark in record["marks"]}
     # A launch that failed early may not know its code.
-    known = [record["code"].get("rank") for record in records]
-    if any(rank not in (None, code) for rank in known):
+    known = [record["code"].get("cell") for record in records]
+    if any(code not in (None, planned.code) for code in known):
         found.add("other-code")
     if ok and planned.cell.strategy != REFERENCE and not all(r["gate"] for r in ok):
         found.add("unchecked")
