@@ -236,5 +236,9 @@ def read_plan_of(folder: Path, text: str, site: Site | None = None) -> Plan:
     site = site or make_site()
     experiment = read_experiment(folder, text, cuda=site.device == "cuda")
     return make_plan(
-        experiment, site, load_catalog(), code=lambda _: "c0de", source="experiment.yaml"
+        experiment,
+        site,
+        load_catalog(),
+        code=lambda _: "c0de",
+        source="experiment.yaml",
     )

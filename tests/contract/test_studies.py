@@ -28,7 +28,9 @@ each_study = pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem
 
 def plan(path: Path, override: str | None, site: Site) -> Plan:
     experiment = load_experiment(path, load_catalog(), cuda=False, override=override)
-    return make_plan(experiment, site, load_catalog(), code=lambda _: "c0de", source=path.name)
+    return make_plan(
+        experiment, site, load_catalog(), code=lambda _: "c0de", source=path.name
+    )
 
 
 def published_labels(path: Path) -> list[str]:

@@ -164,7 +164,9 @@ def test_a_cell_runs_on_each_host(tmp_path):
 
     cells = load("node1", "node2").cells
     site = make_gpu_site(scheduler="slurm", device="cpu")
-    plan = make_plan(load("node1", "node2"), site, load_catalog(), code=lambda _: "", source="")
+    plan = make_plan(
+        load("node1", "node2"), site, load_catalog(), code=lambda _: "", source=""
+    )
     assert [one.infeasible for one in plan.cells.values()] == [None, DOWN]
     assert [cell.queue for cell in cells.values()] == [
         {"hosts": "node1"},

@@ -176,7 +176,11 @@ def test_without_its_name_an_override_changes_nothing(tmp_path):
 def test_the_plan_holds_the_study(tmp_path):
     experiment = read(tmp_path, STUDY, "small")
     plan = make_plan(
-        experiment, make_site(), load_catalog(), code=lambda _: "c0de", source="experiment.yaml"
+        experiment,
+        make_site(),
+        load_catalog(),
+        code=lambda _: "c0de",
+        source="experiment.yaml",
     )
     path = tmp_path / "plan.json"
     path.write_bytes(plan.to_json())

@@ -32,7 +32,9 @@ def describe_plans() -> Iterator[str]:
         experiment = load_experiment(file, catalog, cuda=False)
         for name, site in SITES.items():
             yield f"{file.name} on {name}"
-            plan = make_plan(experiment, site, catalog, code=lambda _: "c0de", source=file.name)
+            plan = make_plan(
+                experiment, site, catalog, code=lambda _: "c0de", source=file.name
+            )
             for cell in plan.cells.values():
                 said = cell.infeasible or ", ".join(cell.marks)
                 yield f"  {cell.id} {cell.hash[:16]} {said}".rstrip()

@@ -48,7 +48,11 @@ def cell_of(experiment: Experiment) -> Cell:
 
 def why_not(experiment: Experiment) -> str | None:
     plan = make_plan(
-        experiment, make_site(), load_catalog(), code=lambda _: "c0de", source="some.yaml"
+        experiment,
+        make_site(),
+        load_catalog(),
+        code=lambda _: "c0de",
+        source="some.yaml",
     )
     (planned,) = plan.cells.values()
     return planned.infeasible

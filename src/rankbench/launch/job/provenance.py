@@ -43,7 +43,9 @@ def rank_code_hash(cell: Cell | None = None, package: Path = PACKAGE) -> str:
     user's own may import any of its kind.
     """
     own = cell.own_digests if cell else VARIANTS
-    named = {VARIANTS[kind]: getattr(cell, kind) for kind in VARIANTS if kind not in own}
+    named = {
+        VARIANTS[kind]: getattr(cell, kind) for kind in VARIANTS if kind not in own
+    }
     return _hash_code(package, **named)
 
 
