@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from factories import make_cell
-
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
 from rankbench.cell import Cell
