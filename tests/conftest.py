@@ -326,7 +326,7 @@ def find_images(*names: str) -> Path:
         if not (folder / f"{name}.json").exists():
             pytest.skip(
                 f"no {name} in {folder} (RANKBENCH_IMAGES names another): "
-                f"python -m rankbench.launch.images build {name}"
+                f"python -m rankbench.launch.images {name}"
             )
     return folder
 

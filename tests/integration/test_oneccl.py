@@ -1,6 +1,6 @@
 """Horovod over oneCCL, in its image: what CI has no time to build.
 
-python -m rankbench.launch.images build oneccl-cpu
+python -m rankbench.launch.images oneccl-cpu
 pytest -m oneccl
 """
 

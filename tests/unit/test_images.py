@@ -27,13 +27,10 @@ from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     SETTINGS,
     Image,
-    check_folder,
-    load_given,
     load_images,
-    read_sidecar,
     reason_to_make,
 )
-from rankbench.launch.images.verify import check_sif
+from rankbench.launch.images.verify import check_file, read_image
 from rankbench.matrix.site import read_site
 from rankbench.schema import dump_yaml, load_yaml
 from tiny_images import write_containers
@@ -53,8 +50,9 @@ def image_dir(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def load(containers: Path, image_dir: Path) -> dict[str, Image]:
-    return load_images(containers, image_dir)
+@pytest.fixture
+def gloo(containers: Path, image_dir: Path) -> Image:
+    return load_images(containers, image_dir)["gloo-cpu"]
 
 
 def pretend_built(image: Image, content: bytes = b"an image") -> None:
@@ -69,23 +67,10 @@ def pretend_built(image: Image, content: bytes = b"an image") -> None:
     image.sidecar.write_text(json.dumps(sidecar))
 
 
-def make(image: Image, tell: Callable[[str], object] = print) -> Any:
+def make(image: Image, tell: Callable[[str], object] = print, **settings: str) -> None:
     """Make an image where no mirror answers."""
-    settings = {"debian_mirror": "http://localhost:1", "torch_index": "off"}
-    return make_image(image, tell, settings, image.file.with_name("log"))
-
-
-def test_names_and_places(containers, image_dir):
-    images = load(containers, image_dir)
-    assert list(images) == ["gloo-cpu", "mpi-cpu"]
-    gloo = images["gloo-cpu"]
-    assert gloo.file == image_dir / "gloo-cpu.sif"
-    assert gloo.sidecar == image_dir / "gloo-cpu.json"
-    assert gloo.definition == containers / "gloo.def"
-    assert list(gloo.inputs) == [
-        *("check_image.py", "gloo.def", "gloo.sh", "program"),
-        *("requirements/cpu.txt", "requirements/sources.txt", "torch.py"),
-    ]
+    nowhere = {"debian_mirror": "http://localhost:1", "torch_index": "off"}
+    make_image(image, tell, nowhere | settings, image.file.with_name("log"))
 
 
 @pytest.mark.parametrize(
@@ -95,95 +80,65 @@ def test_names_and_places(containers, image_dir):
         ("gloo.sh", {"gloo-cpu"}),
         ("requirements/cpu.txt", {"gloo-cpu", "mpi-cpu"}),
         ("check_image.py", {"gloo-cpu", "mpi-cpu"}),
+        ("images.yaml", {"mpi-cpu"}),
     ],
 )
 def test_recipe_changes_with_what_the_image_is_made_from(
     containers, image_dir, file, changed
 ):
-    before = load(containers, image_dir)
-    with open(containers / file, "a") as stream:
-        stream.write("# more\n")
-    after = load(containers, image_dir)
+    before = load_images(containers, image_dir)
+    if file == "images.yaml":
+        entries = load_yaml(containers / file)
+        entries["mpi"]["torch"] = "2.6.0"
+        (containers / file).write_text(dump_yaml(entries))
+    else:
+        with open(containers / file, "a") as stream:
+            stream.write("# more\n")
+    after = load_images(containers, image_dir)
     assert {n for n in before if before[n].recipe != after[n].recipe} == changed
-
-
-def test_recipe_changes_with_its_own_promise_only(containers, image_dir):
-    before = load(containers, image_dir)
-    entries = load_yaml(containers / "images.yaml")
-    entries["mpi"]["torch"] = "2.6.0"
-    (containers / "images.yaml").write_text(dump_yaml(entries))
-    after = load(containers, image_dir)
-    assert before["gloo-cpu"].recipe == after["gloo-cpu"].recipe
-    assert before["mpi-cpu"].recipe != after["mpi-cpu"].recipe
 
 
 def test_input_that_is_missing(containers, image_dir):
     (containers / "mpi.sh").unlink()
     with pytest.raises(ValueError, match=r"images.yaml: mpi-cpu names mpi.sh"):
-        load(containers, image_dir)
+        load_images(containers, image_dir)
 
 
-def test_new_times_of_files_remake_nothing(containers, image_dir):
-    """As a checkout gives them."""
-    pretend_built(load(containers, image_dir)["gloo-cpu"])
+def test_reasons_to_make(containers, image_dir, gloo):
+    assert reason_to_make(gloo) == "not made yet"
+    pretend_built(gloo)
+    # As a checkout gives them.
     os.utime(containers / "gloo.def")
-    assert reason_to_make(load(containers, image_dir)["gloo-cpu"]) is None
-
-
-def test_a_folder_of_finished_images_may_be_read_only(containers, image_dir):
-    image = load(containers, image_dir)["gloo-cpu"]
-    pretend_built(image)
-    check_folder(image)
-    assert not image.lock.exists()
+    assert reason_to_make(load_images(containers, image_dir)["gloo-cpu"]) is None
+    gloo.file.unlink()
+    assert reason_to_make(gloo) == f"{gloo.file} is gone"
+    pretend_built(gloo)
     (containers / "gloo.sh").write_text("false\n")
-    check_folder(load(containers, image_dir)["gloo-cpu"])
-    assert image.lock.exists()
-
-
-def test_reasons_to_make(containers, image_dir):
-    image = load(containers, image_dir)["gloo-cpu"]
-    assert reason_to_make(image) == "not made yet"
-    pretend_built(image)
-    assert reason_to_make(image) is None
-    image.file.unlink()
-    assert reason_to_make(image) == f"{image.file} is gone"
-    pretend_built(image)
-    (containers / "gloo.sh").write_text("false\n")
-    changed = load(containers, image_dir)["gloo-cpu"]
+    changed = load_images(containers, image_dir)["gloo-cpu"]
     assert reason_to_make(changed) == "changed: gloo.sh"
-    assert read_sidecar(image) is not None
-    assert read_sidecar(changed) is None
 
 
-def test_file_that_was_tampered_with(containers, image_dir):
-    image = load(containers, image_dir)["gloo-cpu"]
+def test_file_that_was_tampered_with(gloo):
     with pytest.raises(ValueError, match="so the image cannot be verified"):
-        check_sif(image)
-    pretend_built(image)
-    assert check_sif(image)["recipe"] == image.recipe
-    image.file.write_bytes(b"AN IMAGE")
-    for check in (check_sif, make):
-        with pytest.raises(ValueError, match=r"gloo-cpu.sif is not the file .*remove"):
-            check(image)
-    image.file.unlink()
+        read_image(gloo.describe())
+    pretend_built(gloo)
+    make(gloo)
+    gloo.file.write_bytes(b"AN IMAGE")
+    with pytest.raises(ValueError, match=r"gloo-cpu.sif is not the file .*remove"):
+        make(gloo)
+    gloo.file.unlink()
     with pytest.raises(ValueError, match=r"on the host .*/gloo-cpu.sif is missing: "):
-        check_sif(image)
+        check_file(read_image(gloo.describe()))
 
 
-def test_given_file_stays_where_it_lies(containers, image_dir):
-    given = {"file": "/apps/mpi.sif", "sha256": 64 * "a"}
-    image = load_given(containers, image_dir, {"vendor": given})["vendor"]
-    assert image.file == Path("/apps/mpi.sif")
-    assert image.sidecar == image_dir / "vendor.given.json"
-    assert image.definition is None
-    assert image.facts() is None
-
-
-def test_a_given_file_is_probed_again_if_another_one_lies_there(
+def test_a_given_file_stays_where_it_lies_and_is_probed_again_if_it_is_another(
     containers, image_dir, tmp_path
 ):
     file = tmp_path / "vendor.sif"
-    image = load_given(containers, image_dir, {"vendor": {"file": str(file)}})["vendor"]
+    given = {"vendor": {"file": str(file)}}
+    image = load_images(containers, image_dir, given)["vendor"]
+    assert (image.file, image.sidecar) == (file, image_dir / "vendor.given.json")
+    assert image.facts() is None
     image_dir.mkdir(exist_ok=True)
     pretend_built(image)
     assert reason_to_make(image) is None
@@ -200,49 +155,44 @@ def test_a_given_file_is_probed_again_if_another_one_lies_there(
         (errno.EIO, "Input/output error: .*image_dir in site.yaml"),
     ],
 )
-def test_a_folder_of_images_that_cannot_be_written(
-    containers, image_dir, monkeypatch, number, said
-):
+def test_a_folder_of_images_that_cannot_be_written(gloo, monkeypatch, number, said):
     """As one that another user made, for another recipe; or one without locks."""
-    image = load(containers, image_dir)["gloo-cpu"]
 
     def refuse(*arguments: Any, **_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(
-        ValueError, match=rf"gloo-cpu \(not made yet\): .*lock: .*{said}"
-    ):
-        check_folder(image)
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(ValueError, match=rf"image gloo-cpu: .*\.lock: .*{said}"):
-        make(image)
+        make(gloo)
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "said"),
     [
-        "{}",
-        f"{{file: x.sif, source: 'docker://x@{DIGEST}'}}",
-        "{file: x.sif, sha256: abc}",
-        "{source: 'docker://registry.example/mpi:latest'}",
-        f"{{source: 'library://x@{DIGEST}'}}",
-        "{file: x.sif, promise: {torch: 2.9.0}}",
-        "built",
+        *(
+            (f"vendor: {given}", r"images.*vendor")
+            for given in (
+                "{}",
+                f"{{file: x.sif, source: 'docker://x@{DIGEST}'}}",
+                "{file: x.sif, sha256: abc}",
+                "{source: 'docker://registry.example/mpi:latest'}",
+                f"{{source: 'library://x@{DIGEST}'}}",
+                "{file: x.sif, promise: {torch: 2.9.0}}",
+                "built",
+            )
+        ),
+        *(
+            (f"{name}: {{file: x.sif}}", rf"images\.{name}: .*another")
+            for name in ("auto", "mpi-cpu", "own-cuda")
+        ),
     ],
 )
-def test_given_image_that_is_not_pinned(tmp_path, given):
+def test_given_images_that_are_not_pinned_or_have_a_reserved_name(
+    tmp_path, given, said
+):
     path = tmp_path / "site.yaml"
-    path.write_text(f"images: {{vendor: {given}}}\n")
-    with pytest.raises(ValueError, match=r"site.yaml:1: images.*vendor"):
-        read_site(path)
-
-
-@pytest.mark.parametrize("name", ["auto", "mpi-cpu", "own-cuda"])
-def test_names_of_built_images_are_reserved(tmp_path, name):
-    path = tmp_path / "site.yaml"
-    path.write_text(f"images: {{{name}: {{file: x.sif}}}}\n")
-    with pytest.raises(ValueError, match=rf"site.yaml:1: images\.{name}: .*another"):
+    path.write_text(f"images: {{{given}}}\n")
+    with pytest.raises(ValueError, match=rf"site.yaml:1: {said}"):
         read_site(path)
 
 
@@ -292,19 +242,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     ],
 )
 def test_what_prevents_builds_is_said_before_downloads(
-    containers, image_dir, programs, said, status, remedy
+    gloo, programs, said, status, remedy
 ):
     programs(said, status)
     with pytest.raises(ValueError, match=rf"preparation failed.*{remedy}"):
-        make(load(containers, image_dir)["gloo-cpu"])
+        make(gloo)
 
 
-def test_the_archive_has_packages_of_a_date(containers, image_dir, programs):
+def test_the_archive_has_packages_of_a_date(gloo, programs):
     programs()
-    settings = {"debian_archive": "http://localhost:1/archive"}
-    image = load(containers, image_dir)["gloo-cpu"]
     with pytest.raises(ValueError, match=r"/archive/20260101T000000Z/dists/bookworm/"):
-        make_image(image, print, settings, image.file.with_name("log"))
+        make(gloo, debian_archive="http://localhost:1/archive")
 
 
 def test_a_user_without_a_name_gets_a_diagnosis(monkeypatch):
@@ -375,11 +323,10 @@ def test_space(tmp_path):
         build.check_space({tmp_path: 1e9})
 
 
-def test_steps_are_told_as_they_begin(containers, image_dir):
+def test_steps_are_told_as_they_begin(gloo):
     told: list[str] = []
     log = io.StringIO()
-    image = load(containers, image_dir)["gloo-cpu"]
-    work = Work(image, log, lambda line: told.append(line.split(" s  ")[1]))
+    work = Work(gloo, log, lambda line: told.append(line.split(" s  ")[1]))
     work.begin("fetch")
 
     work.follow(
@@ -399,7 +346,7 @@ def test_downloads_are_complete_or_not_there(containers, image_dir, monkeypatch)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     requirements = containers / "requirements" / "cpu.txt"
     requirements.write_text(f"no-such-package-here==1.0 --hash={DIGEST}\n")
-    image = load(containers, image_dir)["gloo-cpu"]
+    image = load_images(containers, image_dir)["gloo-cpu"]
     with pytest.raises(ValueError, match=r"copy the folder \.downloads"):
         fetched(image, torch_index="off", log=print).__enter__()
     assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
@@ -418,21 +365,16 @@ def test_downloads_are_complete_or_not_there(containers, image_dir, monkeypatch)
     assert (place / "one.whl").exists()
 
 
-def test_second_builder_waits_and_takes_what_the_first_has_made(containers, image_dir):
-    image = load(containers, image_dir)["gloo-cpu"]
-    image.lock.parent.mkdir(parents=True)
+def test_second_builder_waits_and_takes_what_the_first_has_made(gloo):
+    gloo.lock.parent.mkdir(parents=True)
     told: queue.Queue[str] = queue.Queue()
     with ThreadPoolExecutor() as pool:
-        with take_lock(image.lock):
-            second = pool.submit(make, image, told.put)
-            assert told.get(timeout=30).endswith(
-                "waiting: another process is making it"
-            )
-            pretend_built(image)
-            os.utime(image.sidecar, ns=(0, 0))
-        assert second.result(timeout=30)["recipe"] == image.recipe
-    # Snakemake compares the time of the sidecar with that of the request.
-    assert image.sidecar.stat().st_mtime_ns > 0
+        with take_lock(gloo.lock):
+            second = pool.submit(make, gloo, told.put)
+            said = "waiting: another process is making it"
+            assert told.get(timeout=30).endswith(said)
+            pretend_built(gloo)
+        second.result(timeout=30)
 
 
 def test_ci_builds_with_options_that_exist() -> None:
@@ -445,13 +387,13 @@ def test_ci_builds_with_options_that_exist() -> None:
     _, *commands = said.split(".venv/bin/python\n")
     assert len(commands) == 2
     for command in commands:
-        module, build, settings = re.fullmatch(
-            r"-m\n(.*)\n(build)\n.*\n--settings\n({.*})\n(?:env\n.*\n)?", command
+        module, settings = re.fullmatch(
+            r"-m\n(.*)\n.*\n--settings\n({.*})\n(?:env\n.*\n)?", command
         ).groups()
         assert json.loads(settings).keys() <= {*SETTINGS}
         assert json.loads(settings)["image_dir"] == "/images"
         done = subprocess.run(
-            [sys.executable, "-m", module, build, "none", "--settings", settings],
+            [sys.executable, "-m", module, "none", "--settings", settings],
             capture_output=True,
             text=True,
             check=False,
@@ -459,8 +401,7 @@ def test_ci_builds_with_options_that_exist() -> None:
         assert re.match("images: .*none", done.stderr)
 
 
-def test_a_probe_that_prints_nothing(containers, image_dir, monkeypatch):
-    image = load(containers, image_dir)["gloo-cpu"]
+def test_a_probe_that_prints_nothing(gloo, monkeypatch):
     monkeypatch.setattr(verify, "run_inside", lambda *_, **__: ["Welcome\n"])
     with pytest.raises(ValueError, match="printed no facts: Welcome"):
-        verify.ask_facts(image, image.file)
+        verify.ask_facts(gloo, gloo.file)

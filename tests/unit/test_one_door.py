@@ -138,13 +138,6 @@ def test_short_names_of_experiments_and_results(folder, cli):
         assert resolve(given) == "results/small"
 
 
-def test_images_are_tested_or_shown_or_built(folder, cli):
-    assert (
-        "--test and --show"
-        in cli("images", "gloo-cpu", "--test", "--show", status=2).err
-    )
-
-
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that would have been run; none of them is."""
     given: list[list[str]] = []
@@ -203,26 +196,25 @@ def test_images_of_an_experiment_and_by_name(folder, monkeypatch, capsys):
     here = ["--site", "container_profile"]
     assert main(["images", *here]) == 0
     assert main(["images", "gloo-cpu", *here, "--force"]) == 0
-    assert main(["images", "gloo-cpu", *here, "--test"]) == 0
-    needed, forced, tested = given
+    needed, forced = given
     assert needed[3] == "snakemake"
     assert "images" in needed
-    assert forced[2:5] == ["rankbench.launch.images", "build", "gloo-cpu"]
+    assert forced[2:4] == ["rankbench.launch.images", "gloo-cpu"]
     assert "--force" in forced
-    assert tested[2:5] == ["rankbench.launch.images", "test", "gloo-cpu"]
+    assert main(["images", "gloo-cpu", *here, "--force", "--show"]) == 2
     capsys.readouterr()
 
     assert main(["images", "gloo-cpu", *here, "--show", "--json"]) == 0
     (image,) = json.loads(capsys.readouterr().out)
     assert image["name"] == "gloo-cpu"
     assert image["missing"]
-    assert len(given) == 3  # `--show` builds no image.
+    assert len(given) == 2  # `--show` builds no image.
 
     assert main(["images", "glou-cpu", *here]) == 2
     assert "glou-cpu: no such image (known: gloo-cpu" in capsys.readouterr().err
     assert main(["images"]) == 2
     assert "no cell runs in an image here" in capsys.readouterr().err
-    assert len(given) == 3
+    assert len(given) == 2
 
 
 def test_the_hosts_of_a_site_without_a_scheduler(folder, cli):

@@ -178,7 +178,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--failed": _switch("all failed cells"),
     "--stale": _switch("all cells whose definition or image has changed"),
     "--with-base": _switch("also the cells that speedups are relative to"),
-    "--test": _switch("compare images with images.yaml"),
     "--show": _switch("show file and SHA-256; build nothing"),
     "--force": _switch("build images again that are up to date"),
     "--ssh": _row(

@@ -27,13 +27,13 @@ from rankbench.say import say
 
 
 @command(
-    options="EXPERIMENT NAME --override --site --only --test --show --force",
+    options="EXPERIMENT NAME --override --site --only --show --force",
     examples=(
         "images --site slurm_profile",
-        "images gloo-cpu mpi-cpu --test",
+        "images gloo-cpu mpi-cpu --force",
         "images --site slurm_profile --show --json",
     ),
-    exits="0 success, 1 an image could not be made or failed its test, 2 bad input",
+    exits="0 success, 1 an image could not be made, 2 bad input",
     json_holds="each image: why it must be made (or null), file and SHA-256",
 )
 def make_images(arguments: argparse.Namespace) -> int:
@@ -42,9 +42,8 @@ def make_images(arguments: argparse.Namespace) -> int:
     them. docs/images.md explains them.
     """
     shift_experiment(arguments, "name")
-    given = [f"--{o}" for o in ("test", "show", "force") if getattr(arguments, o)]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)}: give one of them, not both")
+    if arguments.show and arguments.force:
+        raise ValueError("--show and --force: give one of them, not both")
     run = plan_run(arguments, probe=not arguments.show and not arguments.name)
     images = _choose(run, arguments.name)
     status = 0
@@ -74,16 +73,15 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
 
 
 def _make(run: Run, images: Mapping[str, Image], arguments: argparse.Namespace) -> int:
-    """Make them by Snakemake, or test or make them here; return 0, 1 or 130."""
-    if not arguments.name and not arguments.test and not arguments.force:
+    """Make them by Snakemake, or those of a name here; return 0, 1 or 130."""
+    if not arguments.name and not arguments.force:
         return run_target(run, arguments, "images")
     settings = {key: run.plan.site[key] for key in SETTINGS}
     given = {n: run.known_images[n].given for n in images if n in run.known_images}
     settings["images"] = {name: one for name, one in given.items() if one}
     module = [sys.executable, "-m", "rankbench.launch.images"]
-    action = [*module, "test" if arguments.test else "build", *images]
     force = ["--force"] if arguments.force else []
-    return run_command([*action, "--settings", json.dumps(settings), *force])
+    return run_command([*module, *images, "--settings", json.dumps(settings), *force])
 
 
 def _describe(image: Image) -> dict[str, Any]:

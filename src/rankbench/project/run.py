@@ -19,7 +19,6 @@ from rankbench.launch.hosts.base import Resources, hosts_of, take_lock
 from rankbench.launch.images.store import (
     Image,
     explain_folder,
-    load_given,
     load_images,
     reason_to_make,
 )
@@ -414,16 +413,16 @@ def find_images(
     """
     folder = Path(site.others["image_dir"])
     entries = {name: entry for name, entry in named.items() if entry != AUTO}
-    given = load_given(CONTAINERS, folder, entries)
+    images = load_images(CONTAINERS, folder, entries)
     known = catalog.with_images(experiment.values["images"]).images
     used = {find_image(cell, known)[0] for cell in experiment.cells.values()}
-    for image in given.values() if probe else ():
+    for image in (images[name] for name in entries) if probe else ():
         if image.name in used and reason_to_make(image):
             # Needs spython, which a native site has not.
             from rankbench.launch.images.build import make_image
 
             make_image(image, lambda line: say(line, aside=True))
-    return load_images(CONTAINERS, folder) | given
+    return images
 
 
 def _software_in(images: Mapping[str, Image], site: Site) -> dict[str, Software]:

@@ -36,7 +36,12 @@ from rankbench.launch.images.store import (
     reason_to_make,
     requirements_of,
 )
-from rankbench.launch.images.verify import ask_facts, check_sif, list_packages
+from rankbench.launch.images.verify import (
+    ask_facts,
+    check_file,
+    list_packages,
+    read_image,
+)
 from rankbench.launch.processes import end_processes
 from rankbench.own_files import hash_file
 from rankbench.record import write_json
@@ -115,11 +120,10 @@ def make_image(
     log_path: Path | None = None,
     *,
     force: bool = False,
-) -> Sidecar:
+) -> None:
     """Build or pull an image, look into it, and move it to its place.
 
-    If the image is up to date, only its sidecar is written again, so that Snakemake
-    finds it newer than the request.
+    If the image is up to date, its file is only compared with its sidecar.
 
     Args:
         image: from `store.load_images`.
@@ -137,12 +141,11 @@ def make_image(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(image, tell), open(log_path, "w") as log:
         if not force and reason_to_make(image) is None:
-            known = check_sif(image)
-            write_json(image.sidecar, known)
-            return known
+            check_file(read_image(image.describe()))
+            return
         work = Work(image, log, tell)
         try:
-            return _make(work, settings)
+            _make(work, settings)
         except (ValueError, OSError) as error:
             step = work.steps[-1] if work.steps else "preparation"
             if isinstance(error, OSError):
@@ -157,7 +160,7 @@ def make_image(
             end_processes(grace=60)
 
 
-def _make(work: Work, settings: Mapping[str, Any]) -> Sidecar:
+def _make(work: Work, settings: Mapping[str, Any]) -> None:
     image = work.image
     key = settings.get("image_key") if image.definition else None
     begun = datetime.now(UTC)
@@ -211,7 +214,6 @@ def _make(work: Work, settings: Mapping[str, Any]) -> Sidecar:
     files = (image.file, image.sidecar)
     if closed := [str(f) for f in files if not f.stat().st_mode & stat.S_IROTH]:
         work.say(f"other users cannot read it (umask): chmod o+r {' '.join(closed)}")
-    return sidecar
 
 
 def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:

@@ -18,6 +18,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rankbench.own_files import hash_file
@@ -126,12 +127,15 @@ class Image:
         }
 
 
-def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
-    """Return all images that can be built for this site, by name and flavour.
+def load_images(
+    containers: Path, image_dir: Path, given: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Image]:
+    """Return all images of this site by name: those that can be built, and given ones.
 
     Args:
         containers: folder with `images.yaml`.
         image_dir: folder of the images.
+        given: name -> `Image.given`.
 
     Raises:
         ValueError: a definition or an input is missing.
@@ -167,20 +171,6 @@ def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
             file=image_dir / f"{name}.sif",
             sidecar=image_dir / f"{name}.json",
         )
-    return images
-
-
-def load_given(
-    containers: Path, image_dir: Path, given: Mapping[str, Any]
-) -> dict[str, Image]:
-    """Return the given images by name.
-
-    Args:
-        containers: folder with `images.yaml`.
-        image_dir: folder of the images.
-        given: name -> `Image.given`.
-    """
-    images = {}
     for name, entry in given.items():
         file = image_dir / f"{name}.given.sif"
         images[name] = Image(
@@ -261,24 +251,6 @@ def explain_folder(error: OSError, file: Path, key: str = "image_dir") -> str:
         f"{error.filename or file}: {why}: {remedy}name a folder of your own "
         f"({key} in site.yaml)"
     )
-
-
-def check_folder(image: Image) -> None:
-    """Refuse an image that must be made in a folder that cannot be written.
-
-    A shared folder of finished images may be read-only.
-
-    Raises:
-        ValueError: says which image and file, why, and what to do.
-    """
-    if (reason := reason_to_make(image)) is None:
-        return
-    try:
-        image.lock.parent.mkdir(parents=True, exist_ok=True)
-        image.lock.touch()
-    except OSError as error:
-        why = explain_folder(error, image.lock)
-        raise ValueError(f"image {image.name} ({reason}): {why}") from error
 
 
 def requirements_of(promise: Mapping[str, Any]) -> list[str]:

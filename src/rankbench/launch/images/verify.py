@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -13,27 +11,13 @@ from typing import Any
 from rankbench.cell import PROGRAMS
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.apptainer import last_words, run_inside
-from rankbench.launch.images.store import TEST, Image, Sidecar
+from rankbench.launch.images.store import Image
 from rankbench.launch_spec import SOURCE
 from rankbench.own_files import hash_file
-from rankbench.record import read_json, write_json
+from rankbench.record import read_json
 
 # Mount point of files from outside; this folder exists in every image.
 _INSIDE = "/mnt"
-
-
-def check_sif(image: Image) -> Sidecar:
-    """Read the whole file and compare it with its sidecar.
-
-    Returns:
-        The sidecar.
-
-    Raises:
-        ValueError: as `read_image` and `check_file`.
-    """
-    check_file(read_image(image.describe()))
-    known: Sidecar = read_json(image.sidecar)
-    return known
 
 
 def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,30 +92,6 @@ def check_signed(image: Mapping[str, Any], signers: Sequence[Path]) -> None:
             f"no valid signature of the site key image_signers ({'; '.join(reasons)}): "
             "restore the signed file, or make the image again"
         )
-
-
-def prove(
-    image: Image, sif: Path, follow: Callable[[Iterable[str]], None]
-) -> dict[str, Any]:
-    """Test the promises of an image that was built; return the facts found in it.
-
-    Args:
-        image: the image.
-        sif: its file.
-        follow: gets the output of the test; raises if it fails.
-
-    Raises:
-        ValueError: the image does not keep a promise.
-    """
-    has_gpu = image.flavour == "cuda" and os.path.exists("/dev/nvidiactl")
-    gpu = ("--nv",) if has_gpu else ()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, TEST).write_bytes((image.containers / TEST).read_bytes())
-        write_json(Path(folder, "image.json"), image.promise)
-        test = ["python3", f"{_INSIDE}/{TEST}", "--image-json", f"{_INSIDE}/image.json"]
-        binds = [f"{folder}:{_INSIDE}:ro"]
-        follow(run_inside(sif, test, binds=binds, options=gpu))
-    return ask_facts(image, sif)
 
 
 def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
