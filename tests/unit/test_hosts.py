@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from factories import make_gpu_site
-from rankbench.launch.site.network import partners
+from rankbench.launch.site import network
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import make_plan
@@ -18,7 +23,6 @@ from rankbench.results.advice.answer import find_answer
 from rankbench.results.bundle.contents import find_measured
 from rankbench.results.numbers.hosts import AT_LEAST, compare_rates
 from rankbench.results.numbers.result_set import read
-from rankbench.results.sections import load_sections
 from unit.synthetic import (
     edited,
     make_cell,
@@ -42,7 +46,7 @@ def put(folder: Path, *names: str) -> None:
 
 
 def slow_ones(rates: dict[str, list[float]]) -> list[str]:
-    found = compare_rates(rates)
+    found = compare_rates(rates, len(rates))
     return [h for h, one in found.items() if one.high and one.high < AT_LEAST]
 
 
@@ -74,7 +78,9 @@ def test_brackets_hold_together():
         rates = {
             str(n): [draw.lognormvariate(0, 0.1) for _ in range(4)] for n in range(4)
         }
-        held += all(one.may_be(1.0) for one in compare_rates(rates).values())
+        held += all(
+            one.may_be(1.0) for one in compare_rates(rates, len(rates)).values()
+        )
     assert held >= 0.94 * 400
 
 
@@ -183,13 +189,38 @@ def test_a_cell_runs_on_each_host(tmp_path):
 @pytest.mark.parametrize("count", range(2, 10))
 def test_pairs_can_measure_at_the_same_time(count):
     """With all others before, both hosts of a pair come to each other."""
-    left = [list(partners(node, count)) for node in range(count)]
+    left = [list(network.partners(node, count)) for node in range(count)]
     assert all({*own} == {*range(count)} - {node} for node, own in enumerate(left))
     for _ in range(count):
         for node, own in enumerate(left):
             if own and left[own[0]][:1] == [node]:
                 left[own.pop(0)].pop(0)
     assert not any(left)
+
+
+def test_eight_hosts_measure_all_pairs_within_a_minute(monkeypatch):
+    """Each host is a thread with a loopback address of its own."""
+    own = threading.local()
+    hosts = [{"name": f"node{n}", "address": f"127.0.0.{10 + n}"} for n in range(8)]
+    monkeypatch.setattr(
+        network, "_listen", lambda port: socket.create_server((own.address, port))
+    )
+    monkeypatch.setattr(network, "LONG", 2**20)
+    ports = random.sample(range(*network.PORTS[0]), network.TRIED)
+
+    def measure(node: int) -> dict[str, Any]:
+        own.address = hosts[node]["address"]
+        return network.exchange(node, hosts, ports)
+
+    begun = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(measure, range(8))]
+    assert time.monotonic() - begun < 60
+    assert not any(one["unreached"] for one in found)
+    pairs = [(*link["hosts"],) for one in found for link in one["pairs"]]
+    names = [host["name"] for host in hosts]
+    assert sorted(pairs) == [*itertools.combinations(names, 2)]
+    assert all(link["gb_s"] > 0 for one in found for link in one["pairs"])
 
 
 def test_the_network_between_hosts(tmp_path):
@@ -209,9 +240,6 @@ def test_the_network_between_hosts(tmp_path):
     rows = read_rows(layout, "network")
     assert [row["other"] for row in rows] == ["node2", "node3"]
     assert float(rows[0]["gb_s"]) == 0.117
-    content = load_sections()["network"].make(read(layout))
-    assert content
-    assert content.drawings[0].draw(6.0).axes
     assert file in find_measured(layout, read_json(layout.plan))
     write_json(file, {"schema": RECORD_VERSION, **about, "network": [{"us": 1}]})
     assert read(layout).links == {}

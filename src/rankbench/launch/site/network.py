@@ -6,12 +6,13 @@ Each host runs `exchange` at the same time, with the standard library only.
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import statistics
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rankbench.launch.hosts.base import FIRST_PORT, LAST_PORT
@@ -24,8 +25,8 @@ TRIED = 3  # ports of each range
 REACH_SECONDS = 10.0  # that hosts have to start and to connect
 _CONNECT_SECONDS = 1.0
 
-# Of each host with a lower number: its turn has come; it has measured.
-Lower = dict[int, tuple[threading.Event, threading.Event]]
+# Connections of each host, by its number, over which it will measure.
+Links = Sequence[queue.SimpleQueue[socket.socket]]
 
 # A pair sends numbers for the latency, then a few messages that are as long as their
 # time allows. All pairs together take no longer than ALL_SECONDS.
@@ -53,7 +54,7 @@ def exchange(
         and those with a higher number: their names, `us` (latency) and `gb_s`.
     """
     end = time.monotonic() + REACH_SECONDS
-    lower = {number: (threading.Event(), threading.Event()) for number in range(node)}
+    links: Links = [queue.SimpleQueue() for _ in hosts]
     unreached, pairs = {}, []
     with contextlib.ExitStack() as stack:
         free = []
@@ -62,8 +63,7 @@ def exchange(
             with contextlib.suppress(OSError):
                 server = _listen(port)
                 stack.callback(server.close)
-                arguments = (server, lower)
-                threading.Thread(target=_accept, args=arguments, daemon=True).start()
+                _start(_accept, server, links)
                 free.append(port)
         for other in partners(node, len(hosts)):
             name, address = hosts[other]["name"], hosts[other]["address"]
@@ -72,9 +72,8 @@ def exchange(
             if closed:
                 unreached[name] = closed
             if other < node:
-                turn, served = lower[other]
-                turn.set()
-                served.wait(_SILENT_SECONDS)
+                with contextlib.suppress(OSError, ValueError, queue.Empty):
+                    _serve(links[other].get(timeout=_SILENT_SECONDS))
             elif len(closed) < len(free):
                 port = next(port for port in free if port not in closed)
                 with contextlib.suppress(OSError):
@@ -139,24 +138,13 @@ def _receive(link: socket.socket, size: int) -> bytearray:
     return block
 
 
-def _serve(link: socket.socket, lower: Lower) -> None:
-    """Receive what a host with a lower number sends, when it is that one's turn.
-
-    Whoever says nothing, or no such number, only learns that the port is open.
-    """
-    served = None
-    with link, contextlib.suppress(OSError, ValueError, KeyError):
-        link.settimeout(_SILENT_SECONDS)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        (node,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
-        turn, served = lower[node]
-        turn.wait(_SILENT_SECONDS)
+def _serve(link: socket.socket) -> None:
+    """Receive what the other host sends, until it closes the connection."""
+    with link:
         while True:
             (size,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
             _receive(link, size)
             link.sendall(_NUMBER.pack(size))
-    if served is not None:
-        served.set()
 
 
 def _listen(port: int) -> socket.socket:
@@ -168,11 +156,28 @@ def _listen(port: int) -> socket.socket:
     )
 
 
-def _accept(server: socket.socket, lower: Lower) -> None:
+def _accept(server: socket.socket, links: Links) -> None:
     with contextlib.suppress(OSError):
         while True:
-            arguments = (server.accept()[0], lower)
-            threading.Thread(target=_serve, args=arguments, daemon=True).start()
+            _start(_keep, server.accept()[0], links)
+
+
+def _keep(link: socket.socket, links: Links) -> None:
+    """Keep a connection until its host's turn.
+
+    Whoever says nothing, or no such number, only learns that the port is open.
+    """
+    try:
+        link.settimeout(_SILENT_SECONDS)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        (node,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
+        links[node].put(link)
+    except (OSError, IndexError):
+        link.close()
+
+
+def _start(function: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
 def _connects(address: str, port: int, end: float) -> bool:

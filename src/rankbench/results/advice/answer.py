@@ -26,7 +26,6 @@ from rankbench.results.advice.choice import (
 )
 from rankbench.results.elements.marks import weakness
 from rankbench.results.elements.text import Note, figures, show_estimate
-from rankbench.results.numbers.hosts import find_slow_hosts
 from rankbench.results.numbers.launches import find_curve, read_curve
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.result_set import ResultSet, Summary, compare_rows
@@ -267,8 +266,8 @@ def _judge_workload(
         base=base,
     )
     if first.hosts:
-        slow = find_slow_hosts([*timed.values()])
-        said = "; ".join(slow.values()) or "no host is surely slower than the others"
+        slow = "; ".join(row.slow_host for row in timed.values() if row.slow_host)
+        said = slow or "no host is surely slower than the others"
         return replace(facts, undecided=said)
     incomplete = _why_incomplete(facts.planned)
     if len(rows) < 2:
@@ -436,9 +435,9 @@ def _why_undecided(
     if all(rival.verdict == APART for rival in fastest.rivals):
         return "no two rows were launched in the same rounds, so nobody compares them"
     if noisy := find_noisy(fastest.rivals):
-        slow = find_slow_hosts([*rest_on.values()])
-        if cell := next((name for name in rest_on if name in slow), None):
-            return f"{slow[cell]} of {names[cell]}"
+        for name, row in rest_on.items():
+            if row.slow_host:
+                return f"{row.slow_host} of {names[name]}"
         return (
             "launches scatter too much: the speed of "
             f"{names[noisy.cell]} may be {show_estimate(noisy.ratio)} times that of "
@@ -790,9 +789,8 @@ def _find_doubts(rows: Sequence[Summary]) -> dict[str, list[str]]:
         for row in rows
     ]
     causes: dict[str, list[str]] = {}
-    slow = find_slow_hosts(rows)
     for row, own in zip(rows, hardware, strict=True):
-        for cause in [*filter(None, [slow.get(row.id)]), *_doubt(row)]:
+        for cause in _doubt(row):
             causes.setdefault(cause, []).append(row.id)
         if own != hardware[0]:
             causes.setdefault("hosts had other processors or GPUs", []).append(row.id)
@@ -801,6 +799,8 @@ def _find_doubts(rows: Sequence[Summary]) -> dict[str, list[str]]:
 
 def _doubt(summary: Summary) -> Iterator[str]:
     count = len(summary.launches)
+    if summary.slow_host:
+        yield summary.slow_host
     if causes := _find_disturbances(summary):
         vain = " in spite of repetitions" if summary.repeated else ""
         yield f"{causes[-1]}, {len(causes)} of {count} launches disturbed{vain}"

@@ -19,8 +19,8 @@ import pandas as pd
 
 from rankbench.results.numbers.statistics import (
     Estimate,
+    LogRatio,
     confidence_of_each,
-    quantile_of_t,
 )
 
 if TYPE_CHECKING:
@@ -79,43 +79,47 @@ def compare_hosts(rows: Sequence[Summary]) -> list[list[HostSpeed]]:
         for hosts, launch, rate in zip(*columns, strict=True):
             if len(hosts) == 1:
                 of.setdefault(hosts[0], []).append((row.id, launch, rate))
+    several = [of for of in groups.values() if len(of) > 1]
+    # Of two hosts, both ratios are the same.
+    count = sum(len(of) if len(of) > 2 else 1 for of in several)
     found = []
-    for of in groups.values():
-        if len(of) > 1:
-            rates = {host: [rate for *_, rate in own] for host, own in of.items()}
-            ratios = compare_rates(rates)
-            speeds = []
-            for host in sorted(of, key=lambda host: -ratios[host].value):
-                names, numbers, _ = zip(*of[host], strict=True)
-                rest = [other for other in of if other != host]
-                others = rest[0] if len(rest) == 1 else f"the {len(rest)} others"
-                own = numbers, rates[host], ratios[host]
-                speeds.append(HostSpeed(host, names[0], *own, others))
-            found.append(speeds)
+    for of in several:
+        rates = {host: [rate for *_, rate in own] for host, own in of.items()}
+        ratios = compare_rates(rates, count)
+        speeds = []
+        for host in sorted(of, key=lambda host: -ratios[host].value):
+            names, numbers, _ = zip(*of[host], strict=True)
+            rest = [other for other in of if other != host]
+            others = rest[0] if len(rest) == 1 else f"the {len(rest)} others"
+            own = numbers, rates[host], ratios[host]
+            speeds.append(HostSpeed(host, names[0], *own, others))
+        found.append(speeds)
     return found
 
 
-def compare_rates(rates: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
-    """The speed of each host over the median of the others, with its bracket."""
+def compare_rates(
+    rates: Mapping[str, Sequence[float]], count: int
+) -> dict[str, Estimate]:
+    """The speed of each host over the median of the others, with its bracket.
+
+    Args:
+        rates: of the launches of each host.
+        count: number of the brackets that hold together, those of other cells included.
+    """
     logs = {host: np.log(own) for host, own in rates.items()}
     means = {host: float(own.mean()) for host, own in logs.items()}
     freedom = sum(len(own) - 1 for own in logs.values())
     square = sum(float(((o - o.mean()) ** 2).sum()) for o in logs.values())
+    confidence = confidence_of_each(count)
     found = {}
     for host, own in logs.items():
         others = [other for other in logs if other != host]
         value = means[host] - float(np.median([means[other] for other in others]))
-        ratio = math.exp(value)
-        if freedom < 2:
-            found[host] = Estimate(ratio)
-            continue
-        launches = sum(len(logs[other]) for other in others)
-        factor = 1.0 if len(others) < 3 else _OF_MEDIAN
-        error = math.sqrt(square / freedom * (1 / len(own) + factor / launches))
-        # Of two hosts, both ratios are the same.
-        level = (1 + confidence_of_each(len(logs) if len(others) > 1 else 1)) / 2
-        reach = math.exp(quantile_of_t(level, freedom) * error)
-        found[host] = Estimate(ratio, ratio / reach, ratio * reach)
+        launches, error = sum(len(logs[other]) for other in others), math.inf
+        if freedom >= 2:
+            factor = 1.0 if len(others) < 3 else _OF_MEDIAN
+            error = math.sqrt(square / freedom * (1 / len(own) + factor / launches))
+        found[host] = LogRatio(value, error, freedom, len(own)).bracket(confidence)
     return found
 
 

@@ -115,6 +115,7 @@ class Summary:
         damage: what is wrong with one of its files; the row is ``stale`` then.
         group: equal for cells that may be compared with each other.
         disturbed: places, from 0, of launches that are left out of all numbers.
+        slow_host: which host holds it back, in words; None if none surely does.
         numbers: by column; empty unless the row is ok.
         speedup_base: the base of its workload: the first row of `single` on one device,
             or None.
@@ -142,6 +143,7 @@ class Summary:
     damage: ValueError | None = None
     group: Group = ("", "")
     disturbed: tuple[int, ...] = ()
+    slow_host: str | None = None
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     speedup_base: Summary | None = field(default=None, repr=False)
     efficiency_base: Summary | None = field(default=None, repr=False)
@@ -488,6 +490,7 @@ def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
             marks=(*row.marks, *marks[row.id], *drifts),
             group=groups[row.id],
             disturbed=tuple(fit.disturbed[row.id]),
+            slow_host=slow.get(row.id),
             fit=fit,
             confidence=confidence,
             look=look,
