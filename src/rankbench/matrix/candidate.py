@@ -34,6 +34,21 @@ class Candidate:
     estimate: Mapping[str, Any] | None = None
 
     @property
+    def needs(self) -> Mapping[str, Any]:
+        """The needs of its strategy."""
+        return self.facts.needs
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """What its model declares."""
+        return self.catalog.models[self.cell.model]
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What its data set declares."""
+        return self.catalog.data[self.cell.data]
+
+    @property
     def software(self) -> Software:
         """The software that ranks find; defined only if `no_place` is None."""
         return self.site.software_in(self.image)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from rankbench.cell import Cell, Shape, is_lossy
@@ -24,27 +25,27 @@ def find_obstacle(candidate: Candidate, *, anywhere: bool = False) -> str | None
         anywhere: whether limits of the site do not count.
     """
     rules = obstacles.RULES if anywhere else (*obstacles.RULES, *RULES)
-    return next((reason for ask in rules if (reason := ask(candidate))), None)
+    reasons = chain.from_iterable(rule(candidate) for rule in rules)
+    return next(filter(None, reasons), None)
 
 
 def marks_of(candidate: Candidate) -> list[str]:
     """Marks that are known before the cell runs."""
     cell, facts = candidate.cell, candidate.facts
     marks = []
-    model = candidate.catalog.models[cell.model]
     lossy = is_lossy(cell.options, facts.approximate, facts.options)
     splits = facts.needs["splits_batch"]
     if isinstance(splits, str):
         splits = cell.options[splits] > 1
-    if lossy or (splits and model["batch_statistics"]):
+    if lossy or (splits and candidate.model["batch_statistics"]):
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
     if cell.precision in facts.needs["other_arithmetic"]:
         marks.append("other-arithmetic")
-    if model["emulated"]:
+    if candidate.model["emulated"]:
         marks.append("emulated")
-    if facts.on_meta and not model["on_meta"]:
+    if facts.on_meta and not candidate.model["on_meta"]:
         marks.append("built-whole")
     if candidate.is_oversubscribed:
         marks.append(OVERSUBSCRIBED)
@@ -53,87 +54,65 @@ def marks_of(candidate: Candidate) -> list[str]:
     return marks
 
 
-def _packages(c: Candidate) -> str | None:
-    of_model = c.catalog.models[c.cell.model]["packages"]
+def _software(c: Candidate) -> Iterator[str | None]:
+    """The image, packages, and what a file of the user's own imports."""
+    yield c.no_place
     of_precision = ["torchao"] if c.cell.precision.startswith("fp8") else []
-    for package in (*c.facts.needs["packages"], *of_model, *of_precision):
-        if reason := c.software.packages[package]:
-            return reason
-    return None
-
-
-def _imports(c: Candidate) -> str | None:
-    """What a file of the user's own imports; an image may have other packages."""
-    if c.image is not None:
-        return None
-    facts = {
-        c.cell.model: c.catalog.models[c.cell.model],
-        c.cell.data: c.catalog.data[c.cell.data],
-        c.cell.strategy: c.facts.needs,
-    }
-    for name, known in facts.items():
+    for package in (*c.needs["packages"], *c.model["packages"], *of_precision):
+        yield c.software.packages[package]
+    # An image may have other packages than this machine.
+    facts = {c.cell.model: c.model, c.cell.data: c.data, c.cell.strategy: c.needs}
+    for name, known in facts.items() if c.image is None else ():
         for missing in known.get("missing", ()):
-            return f"{name} imports {missing}, which is not installed here"
-    return None
+            yield f"{name} imports {missing}, which is not installed here"
 
 
-def _backend(c: Candidate) -> str | None:
+def _backend(c: Candidate) -> Iterator[str | None]:
     backend = c.cell.backend
-    runtime = c.facts.needs["runtime"]
+    runtime = c.needs["runtime"]
     # Rankbench does not know whether a script joins by torch or by Horovod.
     runtimes = ("process_group", "horovod") if runtime == SCRIPT else (runtime,)
     reasons = [c.software.backends[name][backend] for name in runtimes]
     if all(reasons):
-        return reasons[0]
+        yield reasons[0]
     if runtime == "horovod" and c.cell.device == "cuda" and c.software.horovod_no_cuda:
-        return c.software.horovod_no_cuda
+        yield c.software.horovod_no_cuda
     if backend == "nccl" and c.cell.device != "cuda":
-        return "nccl carries CUDA tensors only; the cell runs on cpu"
+        yield "nccl carries CUDA tensors only; the cell runs on cpu"
     if backend == "nccl" and c.is_oversubscribed:
-        return "nccl refuses two ranks on one GPU"
-    return None
+        yield "nccl refuses two ranks on one GPU"
 
 
-def _launcher(c: Candidate) -> str | None:
+def _launcher(c: Candidate) -> Iterator[str | None]:
     name, needs = c.cell.launcher, c.catalog.launchers[c.cell.launcher]
-    strategy, own = c.cell.strategy, c.facts.needs["launchers"]
+    strategy, own = c.cell.strategy, c.needs["launchers"]
     if (wanted := needs["scheduler"]) and c.site.scheduler != wanted:
-        return f"{name} is a part of {wanted}; this site has none (scheduler: {wanted})"
+        yield f"{name} is a part of {wanted}; this site has none (scheduler: {wanted})"
     if own and name not in own:
-        return f"{strategy} is started by {' or '.join(own)}, not by {name}"
-    if c.facts.needs["runtime"] not in needs["runtimes"]:
-        return f"{name} starts other programs than {strategy}"
+        yield f"{strategy} is started by {' or '.join(own)}, not by {name}"
+    if c.needs["runtime"] not in needs["runtimes"]:
+        yield f"{name} starts other programs than {strategy}"
     if c.cell.backend not in needs["backends"]:
-        return f"{name} cannot start ranks that meet over {c.cell.backend}"
+        yield f"{name} cannot start ranks that meet over {c.cell.backend}"
     method = c.cell.init_method
     if "env" not in needs["init_methods"] and method == "env":
-        return f"{name} does not know its hosts beforehand: init_method: file"
+        yield f"{name} does not know its hosts beforehand: init_method: file"
     apart = SCHEDULERS[c.site.scheduler].lists_hosts and not c.site.shared
     if method == "file" and apart and c.cell.size.nodes > 1:
-        return "init_method file needs hosts that share files (shared: true)"
+        yield "init_method file needs hosts that share files (shared: true)"
     if method not in needs["init_methods"]:
-        return f"init_method {method} needs the manual launcher; {name} has its own"
+        yield f"init_method {method} needs the manual launcher; {name} has its own"
     if needs["program"]:
-        return c.software.programs[needs["program"]]
-    return None
+        yield c.software.programs[needs["program"]]
 
 
-def _strangers(c: Candidate) -> str | None:
-    if c.facts.needs["runtime"] != "rpc" or c.site.others["exclusive"]:
-        return None
-    return (
-        "torch.distributed.rpc runs what anybody sends who reaches its port, such as "
-        "another user of the host: exclusive: true in site.yaml says that there is none"
-    )
-
-
-def _hosts(c: Candidate) -> str | None:
+def _hosts(c: Candidate) -> Iterator[str | None]:
     topology, size = c.cell.topology, c.cell.size
     if size.nodes > c.site.nodes:
-        return f"{topology} needs {size.nodes} hosts; this site has {c.site.nodes}"
+        yield f"{topology} needs {size.nodes} hosts; this site has {c.site.nodes}"
     scheduler = SCHEDULERS[c.site.scheduler]
     if size.nodes > 1 and not scheduler.has_hosts:
-        return (
+        yield (
             f"{topology} needs several hosts, and this site is one machine "
             "(scheduler: slurm or ssh in the site file)"
         )
@@ -141,41 +120,51 @@ def _hosts(c: Candidate) -> str | None:
     small = [host for host in hosts if host["devices"] < devices]
     if scheduler.lists_hosts and not c.cell.oversubscribe and small:
         listed = ", ".join(f"{host['name']} has {host['devices']}" for host in small)
-        return (
+        yield (
             f"{topology} needs {devices} devices on each host; {listed} "
             "(hosts of the experiment chooses others)"
         )
-    return None
 
 
 # The first whose tensor cores multiply numbers of 8 bits.
 FLOAT8_CAPABILITY = 8.9
 
 
-def _devices(c: Candidate) -> str | None:
+def _devices(c: Candidate) -> Iterator[str | None]:
     if c.cell.device == "cuda" and not c.site.cuda_devices:
-        return "the cell asks for CUDA devices; this machine has none"
+        yield "the cell asks for CUDA devices; this machine has none"
     if c.cell.device == "cuda" and c.image and c.software.no_cuda:
-        return c.software.no_cuda
+        yield c.software.no_cuda
     has = c.site.compute_capability
     low = c.cell.precision.startswith("fp8")
     if low and has is not None and has < FLOAT8_CAPABILITY:
-        return (
+        yield (
             f"fp8 needs GPUs of compute capability {FLOAT8_CAPABILITY}, such as H100; "
             f"one here has {has}"
         )
     if c.is_oversubscribed and not c.cell.oversubscribe:
         what, needed, present = c.demand
-        return (
+        yield (
             f"{c.cell.topology} needs {needed} {what} on each host; this site has "
             f"{present} (oversubscribe: true shares them, and marks the row)"
         )
     if c.cell.device == "cuda" and c.shape.devices_per_rank > c.site.cuda_devices:
-        return (
+        yield (
             f"one process of {c.cell.strategy} drives {c.shape.devices_per_rank} GPUs; "
             f"this site has {c.site.cuda_devices} on a host"
         )
-    return None
+
+
+def _last(c: Candidate) -> Iterator[str | None]:
+    if c.needs["runtime"] == "rpc" and not c.site.others["exclusive"]:
+        yield (
+            "torch.distributed.rpc runs what anybody sends who reaches its port, such "
+            "as another user of the host: exclusive: true in site.yaml says that there "
+            "is none"
+        )
+    yield why_too_large(c)
+    if c.cell.compile:
+        yield c.software.programs["c++"]
 
 
 GIB = 2**30
@@ -249,15 +238,4 @@ def why_too_large(c: Candidate) -> str | None:
     )
 
 
-RULES: tuple[Callable[[Candidate], str | None], ...] = (
-    lambda c: c.no_place,
-    _packages,
-    _imports,
-    _backend,
-    _launcher,
-    _hosts,
-    _devices,
-    _strangers,
-    why_too_large,
-    lambda c: c.software.programs["c++"] if c.cell.compile else None,
-)
+RULES = (_software, _backend, _launcher, _hosts, _devices, _last)
