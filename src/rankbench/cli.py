@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from rankbench import __version__
-from rankbench.commands import COMMANDS, RENAMED
+from rankbench.commands import COMMANDS
 from rankbench.commands._options import BAD_INPUT, INTERRUPTED, OK, Command, declared
 from rankbench.environ import begin_safely, explain_module
 from rankbench.say import say
@@ -85,8 +85,6 @@ def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
                 words, of_script = words[: place + 1], words[place + 1 :]
                 break
     name = words[0]
-    if name in RENAMED:
-        raise ValueError(f"`rankbench {name}` is spelled `rankbench {RENAMED[name]}`")
     if name in COMMANDS:
         # Options may stand before, between and after the other arguments.
         parser = build_parser(name).commands[name]

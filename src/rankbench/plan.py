@@ -7,20 +7,22 @@ it and from the records.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rankbench.cell import Cell, Shape
 from rankbench.record import Record, encode, read_versioned
 
 PLAN_VERSION = 2
 
+AnyCell = TypeVar("AnyCell")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCell:
-    """A cell that is not measured but predicted.
+    """A cell that is not measured but predicted: what every cell of a plan has.
 
     Attributes:
         infeasible: the reason why its strategy cannot have this topology anywhere, or
@@ -34,7 +36,7 @@ class PredictedCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCell:
+class PlannedCell(PredictedCell):
     """A cell of the plan.
 
     Attributes:
@@ -45,12 +47,7 @@ class PlannedCell:
             was not estimated.
     """
 
-    id: str
     hash: str
-    cell: Cell
-    shape: Shape
-    phases: Sequence[str]
-    infeasible: str | None
     marks: Sequence[str]
     image: str | None = None
     code: str | None = None
@@ -120,7 +117,7 @@ def parse_plan(value: Record, path: Path) -> Plan:
         ValueError: it is damaged; the message names the path.
     """
     try:
-        planned = [PlannedCell(**_parse(entry)) for entry in value["cells"]]
+        planned = [_parse(entry, PlannedCell) for entry in value["cells"]]
         cells = {cell.id: cell for cell in planned}
         if len(cells) < len(planned):
             raise ValueError("a cell stands in it twice")
@@ -128,7 +125,7 @@ def parse_plan(value: Record, path: Path) -> Plan:
             **{key: value[key] for key in ("experiment", "site", "code", "images")},
             cells=cells,
             predicted=[
-                PredictedCell(**_parse(entry)) for entry in value.get("predicted") or ()
+                _parse(entry, PredictedCell) for entry in value.get("predicted") or ()
             ],
             own=value.get("own") or {},
         )
@@ -139,6 +136,8 @@ def parse_plan(value: Record, path: Path) -> Plan:
         ) from error
 
 
-def _parse(entry: Record) -> Record:
+def _parse(entry: Record, kind: Callable[..., AnyCell]) -> AnyCell:
+    # Plans made before phases were left out have them.
+    known = {name: value for name, value in entry.items() if name != "phases"}
     cell, shape = Cell.from_dict(entry["cell"]), Shape(**entry["shape"])
-    return {**entry, "cell": cell, "shape": shape}
+    return kind(**{**known, "cell": cell, "shape": shape})

@@ -57,7 +57,10 @@ def plan_cell(
     marks: Sequence[str] = (),
     phases: Sequence[str] = PHASES,
 ) -> dict[str, Any]:
-    """An entry of the plan; `suffix` is what the id says of other fields."""
+    """An entry of the plan, and the phases of its launches.
+
+    `suffix` is what the id says of other fields.
+    """
     parts = [cell.strategy, cell.backend, cell.topology, cell.model, cell.data]
     return {
         "id": ".".join(parts) + suffix,
@@ -96,7 +99,7 @@ def write_plan(
         "site": {},
         "code": {"rank": CODE},
         "images": images or {},
-        "cells": list(cells),
+        "cells": [{k: v for k, v in c.items() if k != "phases"} for c in cells],
     }
     root.mkdir(parents=True, exist_ok=True)
     layout.plan.write_text(json.dumps(plan))

@@ -1,13 +1,16 @@
-"""Which network NCCL chose stands in the table, and a comparison names a change."""
+"""Networks: what NCCL chose, in tables and comparisons; pairs that were measured."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rankbench.record import Layout
+from rankbench.launch.job.network import check_network
+from rankbench.launch.site import hosts as site_hosts
+from rankbench.record import Layout, read_attempt
 from rankbench.results.compare import read_side
 from rankbench.results.numbers.hardware import find_network
 from unit.synthetic import (
@@ -68,3 +71,21 @@ def test_a_comparison_names_another_network(tmp_path):
     facts = [read_side(layout.root).facts["network"] for layout in (fast, slow)]
     assert facts == [("IB with GPUDirect",), ("Socket without GPUDirect",)]
     assert "network" not in read_side(write(tmp_path / "c").root).facts
+
+
+def test_a_damaged_measurement_of_the_network_is_told_and_made_again(
+    tmp_path, monkeypatch
+):
+    link = {"hosts": ["a", "b"], "gb_s": 1.0, "us": 20.0}
+    monkeypatch.setattr(site_hosts, "measure_pairs", lambda *_: ([link], ""))
+    layout, hosts = Layout(tmp_path), SimpleNamespace(names=("a", "b"))
+    said: list[str] = []
+    for _ in range(2):
+        check_network(layout, {}, hosts, said.append)
+    assert [one["network"] for one in read_attempt(layout.network)] == [[link]]
+    (layout.network / "1/record.json").write_text("{")
+    for _ in range(2):
+        check_network(layout, {}, hosts, said.append)
+    assert (layout.network / "2/record.json").exists()
+    assert not (layout.network / "3").exists()
+    assert sum("1/record.json is damaged" in line for line in said) == 2

@@ -109,8 +109,6 @@ def test_results_need_no_experiment(folder, command, options, cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["cells"], "`rankbench cells` is spelled `rankbench run -n`"),
-        (["show", "x"], "is spelled `rankbench status CELL`"),
         (["rum"], "rum: no such command: did you mean 'run'?"),
         (["status", "--overide", "x"], "--overide: did you mean --override?"),
         (["run", "--launches", "2"], "launches is a key of the experiment file"),

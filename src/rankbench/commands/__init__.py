@@ -16,15 +16,3 @@ COMMANDS = {
     "verify": ("share", "check the files of a bundle, and derive its tables again"),
     "replay": ("share", "measure the cells of a bundle here, and compare"),
 }
-
-# Name that somebody may try -> how it is spelled.
-RENAMED = {
-    "cells": "run -n",
-    "prepare": "run --prepare",
-    "show": "status CELL",
-    "site-check": "check --site DIR",
-    "accept": "compare SIDE --at-least BASELINE",
-    "history": "compare SIDE ... --by date",
-    "diff-models": "compare MODEL ... --models",
-    "predict": "answer --at NODESxDEVICES",
-}

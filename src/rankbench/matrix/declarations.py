@@ -150,7 +150,6 @@ class StrategyFacts:
     options: dict[str, Any] = field(default_factory=dict)
     approximate: dict[str, list[Any] | str] = field(default_factory=dict)
     conditions: list[dict[str, Any]] = field(default_factory=list)
-    phases: list[str] = field(default_factory=list)
     on_meta: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,7 +207,6 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
         options=options,
         approximate=approximate,
         conditions=facts.get("conditions", []),
-        phases=["load", "transfer", *facts["phases"]],
         on_meta=facts.get("on_meta", False),
     )
 

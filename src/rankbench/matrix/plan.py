@@ -65,7 +65,6 @@ def make_plan(
             code=code(cell),
             cell=cell,
             shape=candidate.shape,
-            phases=candidate.facts.phases,
             infeasible=experiment.hosts.get(cell.hosts or "")
             or find_obstacle(candidate),
             marks=marks_of(candidate),

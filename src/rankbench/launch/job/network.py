@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.process.supervise import finish
-from rankbench.record import CAUSES, RECORD_VERSION, Layout, first_line, read_attempt
+from rankbench.record import (
+    CAUSES,
+    RECORD_VERSION,
+    Layout,
+    first_line,
+    read_record,
+)
 
 
 def check_network(
@@ -20,9 +26,14 @@ def check_network(
 
     A fault is the site's. Cells may work nevertheless, so it only is said.
     """
-    links = [link for one in read_attempt(layout.network) for link in one["network"]]
+    known: list[Sequence[str]] = []
+    for path in sorted(layout.network.glob("*/record.json")):
+        try:
+            known += [link["hosts"] for link in read_record(path)["network"]]
+        except ValueError as error:
+            say(f"  network: {error}: its hosts are measured again")
     left = list(itertools.combinations(hosts.names, 2))
-    if all([*pair] in [link["hosts"] for link in links] for pair in left):
+    if all([*pair] in known for pair in left):
         return
     # `check --site` looks at hosts; few jobs do.
     from rankbench.launch.site.hosts import measure_pairs
