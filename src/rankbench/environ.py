@@ -255,8 +255,15 @@ def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environ[name] for name in names if name in environ}
 
 
-# Options of sbatch that would change what a job of ours is.
-_OF_JOBS = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_TEST_ONLY")
+# Options of sbatch that say where jobs run, and who pays. Others would change what a
+# job of ours is: an array, a test, one that is killed or that has other resources.
+_OF_PLACE = {
+    f"SBATCH_{name}"
+    for name in (
+        *("ACCOUNT", "CLUSTERS", "CONSTRAINT", "EXCLUSIVE", "PARTITION", "QOS"),
+        *("RESERVATION", "WCKEY"),
+    )
+}
 
 # Variables that change what Slurm's commands select and print.
 _OF_QUERIES = (
@@ -278,8 +285,8 @@ def submit_from_here(environ: MutableMapping[str, str] = os.environ) -> None:
     """
     kept = for_slurm(environ)
     for name in list(environ):
-        is_of_job = name.startswith("SLURM_") and name != "SLURM_CONF"
-        if name not in kept or is_of_job or name in _OF_JOBS:
+        is_of_job = name.startswith(("SLURM_", "SBATCH_")) and name not in _OF_PLACE
+        if name not in kept or (is_of_job and name != "SLURM_CONF"):
             del environ[name]
 
 

@@ -128,6 +128,11 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(tmp_path):
         ("none", 4, 0),
         ("NoDevFiles", 0, 0),
         ("0", 0, 0),
+        ("-1,0", 4, 0),
+        ("0,0", 4, 0),
+        ("GPU-xyz,none", 4, 1),
+        ("GPU-8f5a,1", 4, 1),
+        ("1,GPU-8f5a", 4, 1),
     ],
 )
 def test_gpus_are_counted_as_cuda_does(visible, present, count):

@@ -15,6 +15,7 @@ from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.base import CellJob
 from rankbench.launch.hosts.slurm import (
     SlurmJob,
+    is_up,
     parse_queue,
     read_states,
     why_job_ended,
@@ -187,6 +188,25 @@ def test_hosts_that_are_not_up_have_slurms_reason(program):
     hosts = SlurmJob.list_hosts({"partition": "cpu"})
     assert [*hosts.values()] == [None, None, "Slurm says drained on node3: fan|noise"]
     assert "--partition=cpu" in calls.read_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "up"),
+    [
+        ("MIXED+PLANNED", True),
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("idle~", True),
+        ("allocated", True),
+        ("idle*", False),
+        ("DOWN*+DRAIN", False),
+        ("IDLE+NOT_RESPONDING", False),
+        ("mixed+drain", False),
+        ("maint", False),
+        ("inval", False),
+    ],
+)
+def test_states_of_hosts(state, up):
+    assert is_up(state) is up
 
 
 def test_states_of_all_jobs(program):

@@ -187,7 +187,8 @@ def test_slurms_commands_do_not_inherit_habits_of_the_user():
     # Jobs that are submitted within a job do not inherit its options.
     environment = {**users, **others, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}
     # Nor do they become arrays, or wait, because the user's own jobs do.
-    environment |= {"SBATCH_ARRAY_INX": "0-1", "SBATCH_WAIT": "1"}
+    for name in ("ARRAY_INX", "WAIT", "TEST_ONLY", "MEM_PER_GPU", "SIGNAL", "EXPORT"):
+        environment[f"SBATCH_{name}"] = "1"
     submit_from_here(environment)
     assert environment == others
 

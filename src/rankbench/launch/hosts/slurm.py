@@ -26,7 +26,12 @@ from rankbench.launch.hosts.base import (
 )
 
 ASK_SECONDS = 30.0
-_UP = ("idle", "allocated", "mixed", "completing", "reserved", "planned")
+# States of hosts, and flags of states, with which a host gets no job. One without power
+# gets jobs: it is started for them.
+_DOWN = {
+    *("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE"),
+    *("INVAL", "INVALID_REG", "MAINT", "MAINTENANCE", "UNKNOWN", "NOT_RESPONDING"),
+}
 STEP_GONE_AFTER = 60.0  # seconds
 _STEP = "rankbench.launch"  # name of the steps of a launch
 
@@ -144,9 +149,7 @@ class SlurmJob(Hosts):
         asked = ("--noheader", "--Node", "--format=%N|%T|%E")
         lines = ask_slurm("sinfo", *asked, *wanted).splitlines()
         return {
-            host: None
-            if state.rstrip("~#-") in _UP  # those without power are started
-            else f"Slurm says {state} on {host}: {reason}"
+            host: None if is_up(state) else f"Slurm says {state} on {host}: {reason}"
             for host, state, reason in (line.split("|", maxsplit=2) for line in lines)
         }
 
@@ -167,6 +170,14 @@ class SlurmJob(Hosts):
     ) -> list[CellJob]:
         said = ask_slurm("squeue", "--me", "--noheader", f"--format={_FORMAT}")
         return parse_queue(said, experiment, os.path.realpath(folder), jobs)
+
+
+def is_up(state: str) -> bool:
+    """Whether jobs start on a host: ``MIXED+PLANNED``, ``idle~``; not ``DOWN*+DRAIN``.
+
+    A star marks one that does not answer.
+    """
+    return "*" not in state and not _DOWN & set(re.findall("[A-Z_]+", state.upper()))
 
 
 def try_slurm(*command: str, timeout: float | None = None) -> str | None:

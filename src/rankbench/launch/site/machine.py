@@ -95,16 +95,22 @@ def count_visible(visible: str | None, present: int) -> int:
     """
     if visible is None or not present:
         return present
-    # As in CUDA, the first entry that names no GPU ends the list.
+    # As in CUDA: an entry of another kind than the first, or that names no GPU, ends
+    # the list; a repeated one empties it.
     names = [name.strip() for name in visible.split(",")]
-    named = takewhile(
-        lambda name: (
-            name.startswith(("GPU-", "MIG-"))
-            or (name.isdecimal() and int(name) < present)
-        ),
-        names,
+    kind = re.match("GPU-|MIG-|", names[0])
+    assert kind
+    named = list(
+        takewhile(
+            lambda name: (
+                name.startswith(kind[0])
+                if kind[0]
+                else name.isdecimal() and int(name) < present
+            ),
+            names,
+        )
     )
-    return len(list(named))
+    return len(named) if len({*named}) == len(named) else 0
 
 
 def find_programs(names: Sequence[str]) -> dict[str, bool]:

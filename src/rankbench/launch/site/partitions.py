@@ -14,21 +14,13 @@ from typing import Any
 
 from rankbench.launch.hosts.slurm import (
     ask_slurm,
+    is_up,
     minutes_of,
     parse_lines,
     try_slurm,
 )
 
 Fields = Mapping[str, str]
-
-# States, and flags of states, with which a host gets no job. One that Slurm has powered
-# down gets jobs: it is started for them.
-_DOWN = {
-    *("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE"),
-    *("INVAL", "UNKNOWN", "NOT_RESPONDING"),
-}
-# A state has flags: `DOWN*+DRAIN`.
-_WORD = re.compile(r"[A-Z_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,7 @@ def parse_partitions(
     for fields in parse_lines(partitions, "PartitionName"):
         name = fields["PartitionName"]
         members = [h for h in described if name in h.get("Partitions", "").split(",")]
-        up = [h for h in members if not _DOWN & set(_WORD.findall(h.get("State", "")))]
+        up = [host for host in members if is_up(host.get("State", ""))]
         why_not = _why_not(fields, groups, accounts)
         if not why_not and not up:
             why_not = "none of its hosts is up"
