@@ -53,7 +53,7 @@ def session_of(name: str, folder: str | Path, python: str, control: str) -> Sess
 
 @pytest.fixture(autouse=True)
 def unheld(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "pid", 1)
+    monkeypatch.setattr(Session, "is_open", True)
 
 
 def test_the_list_of_hosts_says_how_many_there_are(tmp_path):

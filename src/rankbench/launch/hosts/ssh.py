@@ -121,22 +121,21 @@ class Session(Connection):
             heed()
             time.sleep(0.05)
 
-    def hold(self, waiting: Waiting) -> None:
+    def hold(self, say: Callable[[str], None], heed: Callable[[], None]) -> None:
         """Hold the lock of the host; wait for other measurements there.
 
         Raises:
             ValueError: the host is lost, or does not answer.
         """
         self.start(self.run_module("hold", self.facts["folder"], first=True))
-        if self.answer(waiting.heed) == BUSY:
-            waiting.say(f"  waiting: another measurement runs on the host {self.name}")
-            self.answer(waiting.heed, after=1, seconds=math.inf)
+        if self.answer(heed) == BUSY:
+            say(f"  waiting: another measurement runs on the host {self.name}")
+            self.answer(heed, after=1, seconds=math.inf)
 
     @property
-    def pid(self) -> int | None:
-        """The process id of ssh; None once the connection is lost."""
-        alive = self._process is not None and self._process.poll() is None
-        return self._process.pid if self._process and alive else None
+    def is_open(self) -> bool:
+        """Whether the connection is not lost."""
+        return self._process is not None and self._process.poll() is None
 
     def close(self) -> None:
         """End the connection, and with it what it holds."""
@@ -200,31 +199,20 @@ class SshHosts(Hosts):
             found, faults = _connect(stack, site, listed, needs, heed)
             if waiting is None or site["shared"]:
                 faults += _differing_images(found, needs, copied=not site["shared"])
-            if waiting is None:
-                needs = replace(needs, images={})  # only those that are there count
-            elif faults:
+            if waiting and faults:
                 raise ValueError("hosts in site.yaml: " + "; ".join(faults))
-            else:
-                # In the same order everywhere, so that two runs never wait for each
-                # other. The hosts hold the locks, since this machine need not be one.
-                for session in sorted(found, key=lambda session: session.name):
-                    session.hold(waiting)
-            usable = []
-            for session in found:
-                try:
-                    if not site["shared"]:
-                        bring(session, needs, say)
-                    usable.append(session)
-                except ValueError as error:
-                    if waiting:
-                        raise
-                    faults.append(str(error))
-            yield cls(usable, places, faults)
+            # In the same order everywhere, so that two runs never wait for each other.
+            # The hosts hold the locks, since this machine need not be one.
+            for session in sorted(found, key=lambda s: s.name) if waiting else ():
+                session.hold(say, heed)
+            for session in found if waiting and not site["shared"] else ():
+                bring(session, needs, say)
+            yield cls(found, places, faults)
 
     def choose(self, count: int, turn: int) -> SshHosts:
         chosen = self.sessions[:count]
         for session in chosen:
-            if session.pid is None:
+            if not session.is_open:
                 said = session.explain(session.log.read_text(errors="replace"))
                 raise ValueError(f"lost the host {said}")
         return SshHosts(chosen, self._places)
@@ -334,7 +322,10 @@ def _connect(
                 raise ValueError("; ".join(f"{session.name}: {each}" for each in said))
             session.source = str(needs.source)
             if not site["shared"]:
-                _bring_code(session, needs)
+                code = places_of(needs)[session.source]
+                session.source = f"{facts['folder']}/{code}"
+                to = f"{session.name}:{session.source}/"
+                session.rsync(f"{needs.source}/rankbench", to=to)
             usable.append(session)
         except ValueError as error:
             faults.append(str(error))
@@ -443,16 +434,6 @@ def environment_place() -> str | None:
     base = str(Path(sys.executable).resolve())
     text = "\n".join([sys.prefix, base, sys.version, *packages])
     return f"environments/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _bring_code(session: Session, needs: Needs) -> None:
-    """Copy rankbench itself to a host.
-
-    Raises:
-        ValueError: the copy fails.
-    """
-    session.source = f"{session.facts['folder']}/{places_of(needs)[str(needs.source)]}"
-    session.rsync(f"{needs.source}/rankbench", to=f"{session.name}:{session.source}/")
 
 
 def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:

@@ -17,18 +17,19 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankbench.environ import for_hosts
 from rankbench.launch.hosts.base import run_to_end
+from rankbench.launch.processes import wait_for_exit
 
-BEAT_SECONDS = 0.5
-# Seconds between two looks at the reports of a host that shares no files.
+LOOK_SECONDS = 0.1
+# Seconds between two looks at the reports of hosts that share no files.
 FETCH_SECONDS = 5.0
 # Seconds that hosts have to end a command, and until their files are fetched.
 END_SECONDS = 40.0
@@ -60,19 +61,12 @@ _REMEDIES = {
         "it wants a password: let `ssh-copy-id {host}` install your key, and load the "
         "key into ssh-agent if it has a passphrase"
     ),
-    r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
-        "its key is another one than known_hosts has: find out why; if the machine "
-        "was installed again, `ssh-keygen -R {host}`, then `ssh {host}` once by hand"
-    ),
     r"Host key verification failed": (
-        "its key is not in known_hosts: connect once by hand, `ssh {host}`, and compare"
+        "known_hosts has no key of it, or another one: compare, and connect once by "
+        "hand; if the machine was installed again, first `ssh-keygen -R {host}`"
     ),
-    r"Could not resolve hostname": (
-        "correct hosts in site.yaml, or add the name to /etc/hosts or ~/.ssh/config"
-    ),
-    r"Connection refused": "start sshd there, or open its port",
-    r"timed out|No route to host|unreachable": (
-        "is it up, and does a firewall let ssh through?"
+    r"not resolve hostname|Connection refused|timed out|No route|unreachable": (
+        "correct hosts in site.yaml, or let `ssh {host} true` succeed"
     ),
     r"no Python": (
         "install Python 3.11 or newer there, or name its interpreter: python in hosts "
@@ -210,104 +204,67 @@ class Connection:
         return None
 
 
-def main() -> int:
-    at = sys.argv.index("--")
-    facts, argv = json.loads(sys.argv[1]), sys.argv[at + 1 :]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    step = RemoteStep(facts, argv)
-    try:
-        return step.run()
-    except SystemExit:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        step.end()
-        raise
-
-
 class RemoteStep:
     """A command that runs on several hosts."""
 
     def __init__(self, facts: Mapping[str, Any], argv: Sequence[str]) -> None:
-        self._facts, self._argv = facts, argv
+        self._argv, self._parent = argv, os.getppid()
         self._hosts = [Connection(**host) for host in facts["hosts"]]
         self._launch, self._there = Path(facts["launch"]), facts["there"]
         self._apart = self._there != facts["launch"]
-        self._beat = ""
-        self._is_ending = False
+        # In the order of the hosts.
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._codes: dict[str, int] = {}
-        self._changed = threading.Condition()
 
     def run(self) -> int:
         """Run the command to its end; return the first exit code that is not 0."""
-        for place in enumerate(self._hosts):
-            threading.Thread(target=self._follow, args=place, daemon=True).start()
-        parent = os.getppid()
-        while not self._wait(self._is_decided):
-            if os.getppid() != parent:
-                sys.exit(128 + signal.SIGTERM)
-        code = next((code for code in self._codes.values() if code), 0)
-        self.end()
-        return code
+        with ThreadPoolExecutor(len(self._hosts)) as pool:
+            if self._apart and not all([*pool.map(self._send, self._hosts)]):
+                return 1
+            try:
+                code = self._follow(pool)
+            finally:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                self._end()
+                collected = [*pool.map(self._collect, self._hosts, self._processes)]
+            return code or int(not all(collected))
 
-    def end(self) -> None:
-        """End the command on all hosts, and wait until nothing of it is left there."""
-        with self._changed:
-            self._is_ending = True
-            for process in self._processes:
-                close(process)
-        deadline = time.monotonic() + END_SECONDS
-        while time.monotonic() < deadline:
-            if self._wait(lambda: len(self._codes) == len(self._hosts)):
-                return
-        for process in self._processes:
-            process.kill()
-
-    def _is_decided(self) -> bool:
-        """Whether the command has failed on a host, or ended on all."""
-        return any(self._codes.values()) or len(self._codes) == len(self._hosts)
-
-    def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition until the next beat, which hosts then get."""
-        with self._changed:
-            if self._changed.wait_for(condition, BEAT_SECONDS):
-                return True
-            with contextlib.suppress(OSError):
-                self._beat = (self._launch / "work/heartbeat").read_text()
-            for process in self._processes:
-                assert process.stdin is not None
-                # A host that is gone, or that was told to end.
-                with contextlib.suppress(OSError, ValueError):
-                    process.stdin.write(f"{self._beat}\n".encode())
-                    process.stdin.flush()
-        return False
-
-    def _follow(self, node: int, host: Connection) -> None:
-        """Run the command on a host, with its files."""
-        code = 1
+    def _send(self, host: Connection) -> bool:
+        """Copy to a host what launcher and ranks read at their start."""
+        # Nothing of other hosts.
+        skipped = ("heartbeat", "rank*", "progress/*")
+        options = ("--archive", *(f"--exclude={name}" for name in skipped))
+        to = f"{host.name}:{self._there}/"
         try:
-            code = self._run_on(node, host)
-            if code == LOST:
-                print(f"lost the host {host.name}", flush=True)
-        except (ValueError, OSError) as error:
-            why = str(error).removeprefix(f"{host.name}: ")
-            print(f"the host {host.name} refuses: {why}", flush=True)
-        with self._changed:
-            # A signal, if this program had to end ssh.
-            self._codes[host.name] = code if code >= 0 else LOST
-            self._changed.notify_all()
+            host.rsync(str(self._launch / "work"), to=to, options=options)
+        except ValueError as error:
+            _refuse(host, error)
+            return False
+        return True
 
-    def _run_on(self, node: int, host: Connection) -> int:
-        """Run the command on a host; return its exit code.
+    def _follow(self, pool: ThreadPoolExecutor) -> int:
+        """Run the command until it has failed on a host, or ended on all."""
+        for node, host in enumerate(self._hosts):
+            self._processes.append(self._start(node, host))
+        fetches: list[Future[None]] = []
+        fetched = time.monotonic()
+        while True:
+            codes = [process.poll() for process in self._processes]
+            if None not in codes or any(codes):
+                # A signal, if somebody has ended ssh.
+                return next((code if code > 0 else LOST for code in codes if code), 0)
+            if os.getppid() != self._parent:
+                sys.exit(128 + signal.SIGTERM)
+            # A question mark asks the ranks where they are.
+            due = fetched + (0.0 if "?" in self._beat() else FETCH_SECONDS)
+            is_due = self._apart and time.monotonic() > due
+            if is_due and all(fetch.done() for fetch in fetches):
+                # One that fails is repeated.
+                chosen = [*(f"--include={name}" for name in _REPORTS), "--exclude=*"]
+                fetches = [pool.submit(self._fetch, h, chosen) for h in self._hosts]
+                fetched = time.monotonic()
+            time.sleep(LOOK_SECONDS)
 
-        Raises:
-            ValueError: files cannot be copied.
-        """
-        there = f"{host.name}:{self._there}/"
-        if self._apart:
-            # What launcher and ranks read at their start, and nothing of other hosts.
-            skipped = ("heartbeat", "rank*", "progress/*")
-            options = ("--archive", *(f"--exclude={name}" for name in skipped))
-            host.rsync(str(self._launch / "work"), to=there, options=options)
+    def _start(self, node: int, host: Connection) -> subprocess.Popen[bytes]:
         argv = [host.words.get(word, word) for word in self._argv]
         sent = {**for_hosts(), "RANKBENCH_NODE": str(node)}
         variables = {k: host.words.get(value, value) for k, value in sent.items()}
@@ -316,37 +273,57 @@ class RemoteStep:
             *("--", *argv),
             variables=variables,
         )
-        with self._changed:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            self._processes.append(process)
-            if self._is_ending:
-                close(process)
-        fetched = time.monotonic()
-        while (code := process.poll()) is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-            # A question mark asks the ranks where they are.
-            due = 0.0 if "?" in self._beat else FETCH_SECONDS
-            if self._apart and time.monotonic() > fetched + due:
-                with contextlib.suppress(ValueError):
-                    chosen = [f"--include={name}" for name in _REPORTS]
-                    self._fetch(host, there, [*chosen, "--exclude=*"])
-                fetched = time.monotonic()
-        if self._apart and code != LOST:
-            try:
-                self._fetch(host, there, [f"--exclude={name}" for name in _OURS])
-            except ValueError:
-                # A command that failed has said why.
-                if code == 0:
-                    raise
-            run_to_end(host.command("rm", "-rf", self._there), timeout=END_SECONDS)
-        return code
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
 
-    def _fetch(self, host: Connection, there: str, filters: Sequence[str]) -> None:
+    def _beat(self) -> str:
+        """Give the hosts the heartbeat of the supervisor; return it."""
+        beat = ""
+        with contextlib.suppress(OSError):
+            beat = (self._launch / "work/heartbeat").read_text()
+        for process in self._processes:
+            assert process.stdin is not None
+            # A host that is gone.
+            with contextlib.suppress(OSError):
+                process.stdin.write(f"{beat}\n".encode())
+                process.stdin.flush()
+        return beat
+
+    def _end(self) -> None:
+        """End the command on all hosts, and wait until nothing of it is left there."""
+        for process in self._processes:
+            close(process)
+        deadline = time.monotonic() + END_SECONDS
+        for host, process in zip(self._hosts, self._processes, strict=False):
+            if not wait_for_exit(process, max(0.0, deadline - time.monotonic())):
+                process.kill()
+            if process.wait() == LOST:
+                print(f"lost the host {host.name}", flush=True)
+
+    def _collect(self, host: Connection, process: subprocess.Popen[bytes]) -> bool:
+        """Fetch the files of a launch, and remove them there; whether all are here."""
+        well = True
+        if self._apart and process.returncode != LOST:
+            try:
+                self._fetch(host, [f"--exclude={name}" for name in _OURS])
+            except ValueError as error:
+                # A command that failed has said why.
+                if process.returncode == 0:
+                    well = False
+                    _refuse(host, error)
+            run_to_end(host.command("rm", "-rf", self._there), timeout=END_SECONDS)
+        return well
+
+    def _fetch(self, host: Connection, filters: Sequence[str]) -> None:
         options = ("--recursive", "--times", *filters)
+        there = f"{host.name}:{self._there}/"
         host.rsync(there, to=f"{self._launch}/", options=options)
+
+
+def _refuse(host: Connection, why: ValueError) -> None:
+    said = str(why).removeprefix(f"{host.name}: ")
+    print(f"the host {host.name} refuses: {said}", flush=True)
 
 
 def close(process: subprocess.Popen[bytes]) -> None:
@@ -354,6 +331,12 @@ def close(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
+
+
+def main() -> int:
+    at = sys.argv.index("--")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    return RemoteStep(json.loads(sys.argv[1]), sys.argv[at + 1 :]).run()
 
 
 if __name__ == "__main__":
