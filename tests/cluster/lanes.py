@@ -183,19 +183,18 @@ class Lane:
         )
         return [int(word) for word in done.stdout.split()]
 
-    def find_at_login(self, run: subprocess.Popen[str], pattern: str) -> list[int]:
-        """Processes of a run beside the hosts, and itself."""
+    def kill_at_login(self, run: subprocess.Popen[str], pattern: str) -> bool:
+        """Kill a process of a run beside the hosts; whether there was one."""
         try:
             whole = psutil.Process(run.pid)
-            family = [whole, *whole.children(recursive=True)]
-            return [
-                process.pid
-                for process in family
-                if pattern in " ".join(process.cmdline())
-                and "setsid" not in process.name()
-            ]
+            for process in (whole, *whole.children(recursive=True)):
+                is_it = pattern in " ".join(process.cmdline())
+                if is_it and "setsid" not in process.name():
+                    process.kill()
+                    return True
         except psutil.NoSuchProcess:
-            return []
+            pass
+        return False
 
     def jobs(self) -> list[str]:
         """Jobs of the lane: id, state, hosts and comment."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 from dataclasses import dataclass, field
 
@@ -31,18 +29,10 @@ allocation: {allocation}
 blocks:
   - strategy: victim
     topology: 2x1
-    launcher: [srun, torchrun, manual]
+    launcher: [{launchers}]
   - strategy: victim
     topology: 1x1
 """
-# Patterns of what is killed on a host.
-ON_HOSTS = {
-    "a rank": RANK,
-    "a launcher": f"({TORCHRUN}|{SRUN})",
-    "a supervisor": SUPERVISOR,
-    "the Snakemake of a job": "-m snakemake ",
-}
-VICTIMS = (*ON_HOSTS, "Snakemake", "slurmd", "the login shell")
 CAUSES = {"site", "user", "host"}
 
 
@@ -53,6 +43,17 @@ class Kills:
     killed: what was killed, in order; lost: launches that had to be repeated; failed:
     launches that count as failed, since a rank or a launcher was killed.
     """
+
+    launchers = "srun, torchrun, manual"
+    # Patterns of what is killed on a host, and beside the hosts.
+    on_hosts = {
+        "a rank": RANK,
+        "a launcher": f"({TORCHRUN}|{SRUN})",
+        "a supervisor": SUPERVISOR,
+        "the Snakemake of a job": "-m snakemake ",
+        "slurmd": "",
+    }
+    at_login = {"Snakemake": "-m snakemake ", "the login shell": LOGIN_SHELL}
 
     lane: Lane
     name: str
@@ -72,8 +73,11 @@ class Kills:
         chance = random.Random(self.seed)
         self.lane.write_site()
         self.lane.project.add_strategy("victim", faulty.SLOW)
-        allocation = chance.choice(ALLOCATIONS)
-        text = EXPERIMENT.format(name=self.name, allocation=allocation)
+        text = EXPERIMENT.format(
+            name=self.name,
+            allocation=chance.choice(ALLOCATIONS),
+            launchers=self.launchers,
+        )
         self.lane.project.experiment(text, f"{self.name}.yaml")
         while self._run(chance):
             if self.runs == MOST_RUNS:
@@ -106,7 +110,8 @@ class Kills:
 
     def _kill(self, chance: random.Random, run: subprocess.Popen[str]) -> None:
         """Kill one of what is there, at random."""
-        for victim in chance.sample(VICTIMS, len(VICTIMS)):
+        victims = [*self.on_hosts, *self.at_login]
+        for victim in chance.sample(victims, len(victims)):
             hosts = chance.sample(self.lane.hosts, 2)
             if any(self._kills(victim, host, run) for host in hosts):
                 self.killed.append(victim)
@@ -119,15 +124,11 @@ class Kills:
                 return False
             host.do("pkill", "-KILL", "--exact", "slurmd")
             return True
-        if victim in ON_HOSTS:
-            found = self.lane.find(host, ON_HOSTS[victim])
-            if found:
-                host.do("sh", "-c", f"kill -KILL {found[0]} || true")
-            return bool(found)
-        pattern = LOGIN_SHELL if victim == "the login shell" else "-m snakemake "
-        found = self.lane.find_at_login(run, pattern)
+        if victim in self.at_login:
+            return self.lane.kill_at_login(run, self.at_login[victim])
+        found = self.lane.find(host, self.on_hosts[victim])
         if found:
-            os.kill(found[0], signal.SIGKILL)
+            host.do("sh", "-c", f"kill -KILL {found[0]} || true")
         return bool(found)
 
     def _check(self) -> None:
