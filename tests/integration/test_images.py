@@ -196,27 +196,13 @@ def test_workflow_makes_what_is_needed_and_nothing_else(built, workflow):
     assert "images to make:\n  mpi-cpu  changed: mpi.sh\n" in make(workflow, "-n")
     said = make(workflow, status=1)
     assert "making the image gloo-cpu" not in said
-    assert "image mpi-cpu: %post failed after" in said
+    assert "image mpi-cpu: build failed after" in said
     assert "make-it-fail: not found" in said
     assert "+ echo working" in (workflow.root / "logs/images/mpi-cpu.log").read_text()
     # There is no incomplete image, and the previous files are unchanged.
     assert files(built.dir, "mpi-cpu") == made
     assert [path.name for path in built.dir.glob(".*.sif")] == []
     mpi.write_text("true\n")
-
-
-def test_promise_that_is_not_kept(built):
-    """The image is a good file, and not what its entry promises."""
-    ask = (
-        "import dataclasses as d, pathlib; P = pathlib.Path;"
-        "from rankbench.launch.images.store import load_images;"
-        "from rankbench.launch.images.verify import ask_facts;"
-        "image = load_images(P('containers'), P('images'))['gloo-cpu'];"
-        "promise = {**image.promise, 'torch': '2.6.0'};"
-        "ask_facts(d.replace(image, promise=promise), image.file)"
-    )
-    said = built.start([sys.executable, "-c", ask]).stdout
-    assert "torch: promised 2.6.0, found 2.13.0+cpu" in said
 
 
 def give(built: Images, root: Path, **given: str) -> Images:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from factories import make_shape
 from rankbench.launch.process import gpu_usage
-from rankbench.launch.process.gpu_usage import Devices, choose_visible, open_devices
+from rankbench.launch.process.gpu_usage import Devices, open_devices, visible_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -172,34 +173,27 @@ def test_a_gpu_that_disappears_is_named_with_the_error_of_the_kernel(monkeypatch
     devices = Devices(nvml, [1])
     assert devices.find_lost() is None
     nvml.lost = True
-    monkeypatch.setattr(gpu_usage, "read_kernel_log", lambda: LOG)
+    done = subprocess.CompletedProcess(["dmesg"], 0, LOG)
+    monkeypatch.setattr(gpu_usage, "run_well", lambda *_: done)
     assert devices.find_lost() == (
         "the GPU GPU-1 (Xid 79, GPU has fallen off the bus) no longer answers"
     )
     # The kernel's messages may be closed to users.
-    monkeypatch.setattr(gpu_usage, "read_kernel_log", lambda: "")
+    monkeypatch.setattr(gpu_usage, "run_well", lambda *_: None)
     assert devices.find_lost() == "the GPU GPU-1 no longer answers"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "each", "visible", "chosen"),
-    [
-        (2, 1, None, [0, 1]),
-        (1, 4, None, [0, 1, 2, 3]),
-        (8, 1, None, [0, 1, 2, 3]),
-        (2, 1, "3,1,0", [3, 1]),
-        (2, 1, "GPU-2, MIG-7", ["GPU-2", "MIG-7"]),
-        (1, 1, "", []),
-    ],
+    ("visible", "chosen"),
+    [(None, [0, 1, 2, 3]), ("3,1,0", [3, 1, 0]), ("GPU-2, GPU-1", ["GPU-2", "GPU-1"])],
 )
-def test_devices_that_ranks_use(ranks, each, visible, chosen):
-    shape = make_shape(ranks, devices_per_rank=each)
-    assert choose_visible(shape, visible, 4) == chosen
+def test_devices_in_the_order_of_cuda(visible, chosen):
+    assert visible_gpus(visible, 4) == chosen
 
 
 def test_opened(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", Nvml([[50], [60]]))
-    devices = open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "1"})
+    devices = open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "1,0"})
     assert devices
     devices.sample()
     assert [one["utilisation_max"] for one in devices.describe()] == [0.6]

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from rankbench.launch.hosts.base import Waiting, machine_to_itself, take_lock
-from rankbench.launch.site.machine import count_visible
+from rankbench.launch.process.gpu_usage import visible_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -136,4 +136,4 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(tmp_path):
     ],
 )
 def test_gpus_are_counted_as_cuda_does(visible, present, count):
-    assert count_visible(visible, present) == count
+    assert len(visible_gpus(visible, present)) == count

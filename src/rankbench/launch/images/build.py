@@ -62,27 +62,18 @@ _GIT_SECONDS = 30.0
 _LEVELS = {"zstd": 3, "gzip": 4}
 
 
-# Message of Apptainer at the begin of a step -> name of the step.
-_STEPS = {
-    "Starting build": "bootstrap",
-    "Running post scriptlet": "%post",
-    "Running testscript": "%test",
-    "Creating SIF file": "squash",
-}
-
-
 @dataclass
 class Work:
     """The making of one image.
 
     Attributes:
-        steps: names of the steps that have begun.
+        step: the name of the one that is under way.
     """
 
     image: Image
     log: TextIO
     tell: Callable[[str], None]
-    steps: list[str] = field(default_factory=list)
+    step: str = "preparation"
     _begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -95,22 +86,16 @@ class Work:
         self.tell(line)
 
     def begin(self, step: str) -> None:
-        if step not in self.steps:
-            self.steps.append(step)
-            self.say(step)
+        self.step = step
+        self.say(step)
 
     def follow(self, lines: Iterable[str]) -> None:
-        """Write the output of Apptainer to the log, and report its steps."""
+        """Write the output of Apptainer to the log, and report messages of %post."""
         for line in lines:
             self.log.write(line)
-            for sign, step in _STEPS.items():
-                # A pull says some of the same.
-                built = self.image.given is None
-                if built and line.startswith("INFO:") and sign in line:
-                    self.begin(step)
             if line.startswith("== "):
-                # A message of %post; the seconds before it are dropped.
-                self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
+                # The seconds before the message are dropped.
+                self.say(line.rstrip().rpartition(": ")[2])
 
 
 def make_image(
@@ -147,12 +132,11 @@ def make_image(
         try:
             _make(work, settings)
         except (ValueError, OSError) as error:
-            step = work.steps[-1] if work.steps else "preparation"
             if isinstance(error, OSError):
                 error = ValueError(explain_folder(error, image.sidecar))
-            print(f"== {step} failed: {error}", file=log)
+            print(f"== {work.step} failed: {error}", file=log)
             raise ValueError(
-                f"image {image.name}: {step} failed after {work.seconds:.0f} s: "
+                f"image {image.name}: {work.step} failed after {work.seconds:.0f} s: "
                 f"{error}\n  log: {log_path}"
             ) from None
         finally:
@@ -250,6 +234,7 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
         values["revision"] = commit.stdout.strip() if commit else "unknown"
         options += [f"--build-arg={name}={value}" for name, value in values.items()]
         # Definitions contain paths relative to this folder.
+        work.begin("build")
         with chdir(image.containers.parent):
             paths = (beside, image.definition)
             work.follow(apptainer.run("build", *options, *paths, lines=5))

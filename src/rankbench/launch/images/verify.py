@@ -98,8 +98,7 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     """Return the facts about an image that planning needs, found by a probe inside.
 
     Raises:
-        ValueError: the facts contradict the promises of the image, or the probe does
-            not run there.
+        ValueError: the probe does not run there.
     """
     programs = image.promise.get("programs", PROGRAMS)
     probe = ["python3", "-m", "rankbench.rank.facts.probe", *programs]
@@ -122,15 +121,6 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     # These are facts of this machine, not of the image.
     for key in ("cores", "cuda_devices", "cuda_memory_gib", "cuda_capability"):
         facts.pop(key, None)
-    if image.given:
-        return facts
-    broken = [
-        f"{key}: promised {image.promise[key]}, found {facts[key]}"
-        for key, kept in _kept(image.promise, facts).items()
-        if not kept
-    ]
-    if broken:
-        raise ValueError(f"it breaks promises of images.yaml: {'; '.join(broken)}")
     return facts
 
 
@@ -157,14 +147,3 @@ import importlib.metadata, json
 found = importlib.metadata.distributions()
 print(json.dumps({package.metadata["Name"]: package.version for package in found}))
 """
-
-
-def _kept(promise: dict[str, Any], facts: dict[str, Any]) -> dict[str, bool]:
-    """Return for each promise that the facts cover whether it is kept."""
-    return {
-        "torch": facts["torch"].partition("+")[0] == promise["torch"],
-        "backends": set(promise["backends"]) <= set(facts["backends"]),
-        "rpc": facts["rpc"] or not promise["rpc"],
-        "horovod": set(promise["horovod"]) <= set(facts["horovod"]),
-        "programs": all(facts["programs"].values()),
-    }

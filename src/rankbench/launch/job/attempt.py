@@ -249,11 +249,8 @@ class LaunchSeries:
             path = self.directory / str(number) / "record.json"
             if number not in self._records and path.exists():
                 record = read_record(path)
-                try:
-                    kept = brief(record) if self.purpose == MEASURE else record
-                except (LookupError, TypeError, AttributeError) as error:
-                    raise ValueError(f"{path} is damaged: {error!r}") from error
-                self._records[number] = kept
+                is_measured = self.purpose == MEASURE
+                self._records[number] = brief(record) if is_measured else record
                 new.append(record)
         return new
 

@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ class Devices:
                     lost.append(device)
         if not lost:
             return None
-        log = read_kernel_log()
+        said = run_well(["dmesg"], 10)  # Users may not be allowed to read it.
+        log = said.stdout if said else ""
         named = [f"{device.uuid}{find_xid(log, device.pci)}" for device in lost]
         return f"the GPU {', '.join(named)} no longer answers"
 
@@ -190,15 +192,11 @@ def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None
         nvml.nvmlInit()
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         present = nvml.nvmlDeviceGetCount()
-        return Devices(nvml, choose_visible(shape, visible, present))
+        used = shape.ranks_per_node * shape.devices_per_rank
+        names = visible_gpus(visible, present)[:used]
+        return Devices(nvml, names) if names else None
     except nvml.NVMLError:
         return None
-
-
-def read_kernel_log() -> str:
-    """The messages of the kernel; empty if this user may not read them."""
-    done = run_well(["dmesg"], 10)
-    return done.stdout if done else ""
 
 
 def find_xid(log: str, pci: str) -> str:
@@ -217,19 +215,33 @@ def find_xid(log: str, pci: str) -> str:
     return f" (Xid {number}{', ' + said if said else ''})"
 
 
-def choose_visible(shape: Shape, visible: str | None, present: int) -> list[str | int]:
-    """Numbers or UUIDs of the GPUs that ranks of one host use, as they count them.
+def visible_gpus(visible: str | None, present: int) -> list[str | int]:
+    """Numbers or UUIDs of the GPUs that CUDA shows, in its order.
 
     Args:
-        shape: processes of the launch.
-        visible: CUDA_VISIBLE_DEVICES, if it is set.
+        visible: CUDA_VISIBLE_DEVICES; None if it is not set.
         present: GPUs of the host.
     """
-    names: list[str | int] = list(range(present))
-    if visible is not None:
-        parts = [part.strip() for part in visible.split(",") if part.strip()]
-        names = [int(part) if part.isdigit() else part for part in parts]
-    return names[: shape.ranks_per_node * shape.devices_per_rank]
+    if visible is None or not present:
+        return [*range(present)]
+    # As in CUDA: an entry of another kind than the first, or that names no GPU, ends the
+    # list; a repeated one empties it.
+    names = [name.strip() for name in visible.split(",")]
+    kind = re.match("GPU-|MIG-|", names[0])
+    assert kind
+    named = list(
+        takewhile(
+            lambda name: (
+                name.startswith(kind[0])
+                if kind[0]
+                else name.isdecimal() and int(name) < present
+            ),
+            names,
+        )
+    )
+    if len({*named}) < len(named):
+        return []
+    return [int(name) if name.isdecimal() else name for name in named]
 
 
 def _mean(values: Sequence[float]) -> float | None:

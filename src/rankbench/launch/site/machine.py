@@ -17,13 +17,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from rankbench.cell import PACKAGES
 from rankbench.environ import physical_cores
 from rankbench.launch.hosts.base import run_to_end, run_well
+from rankbench.launch.process.gpu_usage import visible_gpus
 from rankbench.launch_spec import SOURCE
 from rankbench.record import write_json
 
@@ -83,34 +83,7 @@ def probe_machine(
 def count_gpus() -> int:
     """NVIDIA GPUs that CUDA will show, without asking torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count_visible(visible, len(glob.glob("/dev/nvidia[0-9]*")))
-
-
-def count_visible(visible: str | None, present: int) -> int:
-    """How many GPUs CUDA shows.
-
-    Args:
-        visible: CUDA_VISIBLE_DEVICES; None if it is not set.
-        present: GPUs that the kernel lists.
-    """
-    if visible is None or not present:
-        return present
-    # As in CUDA: an entry of another kind than the first, or that names no GPU, ends
-    # the list; a repeated one empties it.
-    names = [name.strip() for name in visible.split(",")]
-    kind = re.match("GPU-|MIG-|", names[0])
-    assert kind
-    named = list(
-        takewhile(
-            lambda name: (
-                name.startswith(kind[0])
-                if kind[0]
-                else name.isdecimal() and int(name) < present
-            ),
-            names,
-        )
-    )
-    return len(named) if len({*named}) == len(named) else 0
+    return len(visible_gpus(visible, len(glob.glob("/dev/nvidia[0-9]*"))))
 
 
 def find_programs(names: Sequence[str]) -> dict[str, bool]:
