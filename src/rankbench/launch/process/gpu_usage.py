@@ -224,8 +224,8 @@ def visible_gpus(visible: str | None, present: int) -> list[str | int]:
     """
     if visible is None or not present:
         return [*range(present)]
-    # As in CUDA: an entry of another kind than the first, or that names no GPU, ends the
-    # list; a repeated one empties it.
+    # As in CUDA: an entry of another kind than the first, or that names no GPU, ends
+    # the list; a repeated one empties it.
     names = [name.strip() for name in visible.split(",")]
     kind = re.match("GPU-|MIG-|", names[0])
     assert kind
