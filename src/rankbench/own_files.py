@@ -164,30 +164,37 @@ def imports_of(
     return found - local - set(sys.stdlib_module_names)
 
 
-def unlisted_files(path: Path, files: Mapping[str, Path]) -> list[str]:
+def unlisted_files(
+    path: Path, files: Mapping[str, Path], words: Sequence[str] = ()
+) -> list[str]:
     """What a script may read: files and folders below its own that its files name.
+
+    Its folder `data` is that of the site: it is linked, and not copied.
 
     Args:
         path: the script.
         files: those that are known: its Python files, and those under `files`.
+        words: arguments of the script, which may name some as well.
     """
     found: set[str] = set()
     start = Path(os.path.normpath(path.parent))
+    names = [word.rpartition("=")[2] for word in words]
     for source in (file for file in files.values() if file.suffix == ".py"):
-        for node in ast.walk(read_source(source)):
-            name = node.value if isinstance(node, ast.Constant) else None
-            # A longer name is a text.
-            if not isinstance(name, str) or not 0 < len(name) < 100 or "\0" in name:
-                continue
-            place = Path(os.path.normpath(start / name))
-            known = place.name in _WRITTEN or place in files.values()
-            # A folder with Python files is a package.
-            if (
-                start in place.parents
-                and place.exists()
-                and not (known or any(place.glob("*.py")))
-            ):
-                found.add(os.path.relpath(place, start))
+        nodes = ast.walk(read_source(source))
+        values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+        names += [value for value in values if isinstance(value, str)]
+    # A longer name is a text.
+    for name in (name for name in names if 0 < len(name) < 100 and "\0" not in name):
+        place = Path(os.path.normpath(start / name))
+        known = place.name in _WRITTEN or place in files.values()
+        # A folder with Python files is a package.
+        if (
+            start in place.parents
+            and place != start / "data"
+            and place.exists()
+            and not (known or any(place.glob("*.py")))
+        ):
+            found.add(os.path.relpath(place, start))
     return sorted(found)
 
 

@@ -17,7 +17,7 @@ from scripts_ranks import (
     run_script,
 )
 
-from rankbench.record import NO_EXCHANGE, SAME_DATA
+from rankbench.record import NO_EXCHANGE, OTHER_SAMPLES, SAME_DATA
 
 pytestmark = pytest.mark.contract
 
@@ -77,27 +77,61 @@ def test_marks_of_the_script(tmp_path):
 
 
 def write(path: Path, text: str) -> Path:
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def test_a_script_that_goes_on_after_its_window_is_ended(tmp_path):
-    caught = "try:\n        main()\n    except SystemExit:\n        pass"
-    more = "    print('still here', flush=True)\n    dist.recv(torch.ones(1))\n"
-    text = TRAINING.read_text().replace("    main()", f"    {caught}") + more
-    script = write(tmp_path / "own/train.py", text)
-    launch = run_script(tmp_path / "launch", script)
+@pytest.mark.parametrize(
+    ("around", "after", "said"),
+    [
+        (
+            "except SystemExit:\n        pass",
+            "    print('still here', flush=True)\n    dist.recv(torch.ones(1))\n",
+            "still here",
+        ),
+        ("finally:\n        1 / 0", "", "ZeroDivisionError"),
+    ],
+    ids=["goes on", "fails"],
+)
+def test_what_a_script_does_after_its_window_changes_nothing(
+    tmp_path, around, after, said
+):
+    text = TRAINING.read_text()
+    text = text.replace("    main()", f"    try:\n        main()\n    {around}") + after
+    launch = run_script(tmp_path / "launch", write(tmp_path / "own/train.py", text))
     check(launch, PHASES)
-    assert "still here" in launch.log(0)
+    assert said in launch.log(0)
 
 
-def test_a_failure_after_the_measurement_is_none(tmp_path):
-    text = TRAINING.read_text().replace("    main()", "    try:\n        main()\n")
-    script = write(tmp_path / "own/train.py", text + "    finally:\n        1 / 0\n")
-    launch = run_script(tmp_path / "launch", script)
-    check(launch, PHASES)
-    assert "ZeroDivisionError" in launch.log(0)
+LOOP = """
+import os, sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+{before}
+torch.manual_seed(dist.get_rank() if dist.is_initialized() else 0)
+model = nn.Linear(64, 64)
+{wrap}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+seen = 0
+while True:
+    loss = model(torch.randn({batch}, 64)).square().mean()
+    loss.backward()
+    seen += 1
+    {send}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+JOIN = 'dist.init_process_group("gloo")'
+DDP = "model = DistributedDataParallel(model)"
+
+
+def write_loop(
+    path: Path, before: str = JOIN, wrap: str = DDP, send: str = "", batch: int = 25
+) -> Path:
+    text = LOOP.format(before=before, wrap=wrap, send=send, batch=batch)
+    return write(path, text)
 
 
 MARKED_ALONE = """
@@ -109,6 +143,13 @@ optimizer = torch.optim.SGD([weight])
 weight.sum().backward()
 optimizer.step()
 hooks.step()
+"""
+PROBE = f"""
+{JOIN}
+probe = nn.Linear(4, 4)
+probing = torch.optim.Adam(probe.parameters())
+probe(torch.ones(2, 4)).sum().backward()
+probing.step()
 """
 
 
@@ -175,10 +216,14 @@ hooks.step()
                 "ranks by torch.distributed, Horovod or MPI",
             ),
         ),
+        (MARKED_ALONE, [], ("the script trains 2 models, one on each rank",)),
         (
-            MARKED_ALONE,
+            LOOP.format(before=PROBE, wrap=DDP, send="", batch=25),
             [],
-            ("the script trains 2 models, one on each rank",),
+            (
+                "Adam of 20 weights at learning rate 0.001 and SGD of 4,160",
+                "call rankbench.hooks.step()",
+            ),
         ),
         (
             "import nowhere",
@@ -188,7 +233,7 @@ hooks.step()
     ],
     ids=[
         *("short", "never", "arguments", "raises", "status", "well", "exit", "words"),
-        *("alone", "marked", "import"),
+        *("alone", "marked", "two", "import"),
     ],
 )
 def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(
@@ -209,64 +254,45 @@ def test_a_script_over_another_backend_is_refused(tmp_path):
     )
 
 
-LOOP = """
-import torch, torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-torch.manual_seed(dist.get_rank())
-model = nn.Linear(64, 64)
-{wrap}
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-seen = 0
-while True:
-    loss = model(torch.randn(25, 64)).square().mean()
-    loss.backward()
-    seen += 1
-    {send}
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 SHARDED = "from torch.distributed.fsdp import fully_shard; fully_shard(model)"
 BY_HAND = "[dist.all_reduce(weight.grad) for weight in model.parameters()]"
 # A large part is frozen, as when a model is tuned to new data.
-FROZEN = """
+FROZEN = f"""
 model = nn.Sequential(nn.Linear(64, 4096).requires_grad_(False), nn.Linear(4096, 1))
-model = DistributedDataParallel(model)
+{DDP}
 """
 
 
 @pytest.mark.parametrize(
-    ("wrap", "send", "is_marked"),
+    ("form", "marks"),
     [
-        ("", "", True),
-        ("", "dist.all_reduce(loss.detach())", True),
-        ("model = DistributedDataParallel(model).module", "", True),
-        ("model = DistributedDataParallel(model)", "", False),
-        (SHARDED, "", False),
-        ("", BY_HAND, False),
-        ("", f"if seen % 3 == 2: {BY_HAND}", False),
-        (FROZEN, "", False),
+        # Without a warm-up as well, which is where the look belongs.
+        ({"wrap": "", "warmup": 0}, [NO_EXCHANGE]),
+        ({"wrap": "", "send": "dist.all_reduce(loss.detach())"}, [NO_EXCHANGE]),
+        ({"wrap": f"{DDP}.module"}, [NO_EXCHANGE]),
+        ({"warmup": 0}, []),
+        ({"wrap": SHARDED}, []),
+        ({"wrap": "", "send": BY_HAND}, []),
+        ({"wrap": "", "send": f"if seen % 3 == 2: {BY_HAND}"}, []),
+        ({"wrap": FROZEN}, []),
+        ({"wrap": f"{DDP}; torch.manual_seed(0)"}, [SAME_DATA]),
+        ({"batch": 16}, [OTHER_SAMPLES]),
     ],
-    ids=["alone", "loss", "unwrapped", "ddp", "fsdp2", "hand", "third", "frozen"],
+    ids=[
+        *("alone", "loss", "unwrapped", "ddp", "fsdp2", "hand", "third", "frozen"),
+        *("same samples", "other batch"),
+    ],
 )
-def test_ranks_that_exchange_no_gradients_are_marked(tmp_path, wrap, send, is_marked):
-    script = write(tmp_path / "own/train.py", LOOP.format(wrap=wrap, send=send))
-    # Without a warm-up as well, which is where the look belongs.
-    warmup = 0 if wrap == "" else WARMUP
+def test_rows_that_are_not_what_they_seem_are_marked(tmp_path, form, marks):
+    """The plan says 50 samples of both ranks."""
+    warmup = form.pop("warmup", WARMUP)
+    script = write_loop(tmp_path / "own/train.py", **form)
     launch = run_script(tmp_path / "launch", script, warmup=warmup)
     record = launch.record
-    assert record["marks"] == ([NO_EXCHANGE] if is_marked else [])
+    assert record["marks"] == marks
     assert len(launch.steps(0)["seconds"]) == STEPS
     details = record["ranks"][0]["details"]
-    assert details["exchange"]["trains"] is not is_marked
+    assert details["exchange"]["trains"] is (NO_EXCHANGE not in marks)
     assert details["optimizer"].startswith("SGD of ")
-
-
-@pytest.mark.parametrize("seed", ["0", "dist.get_rank()"])
-def test_ranks_that_train_on_the_same_samples_are_marked(tmp_path, seed):
-    wrap = f"model = DistributedDataParallel(model)\ntorch.manual_seed({seed})"
-    script = write(tmp_path / "own/train.py", LOOP.format(wrap=wrap, send=""))
-    marks = run_script(tmp_path / "launch", script).record["marks"]
-    assert marks == ([SAME_DATA] if seed == "0" else [])
+    if OTHER_SAMPLES in marks:
+        assert details["counted"] == {"inputs": 12 * 16, "planned": 12 * 25}

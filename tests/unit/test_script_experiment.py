@@ -33,10 +33,19 @@ TEMPLATE = {"samples_per_step": "batch_size * devices"}
             "",
         ),
         (
-            DDP,
-            ["--train_batch_size=16", "--backend", "mpi"],
+            f"{DDP}parser.add_argument('-b', '--batch-size', default=48)",
+            ["-b", "8", "--config=words.txt"],
             {
-                "args": "--train_batch_size={batch_size} --backend mpi",
+                **{"args": "-b {batch_size} --config=words.txt", "batch_size": 8},
+                **{**TEMPLATE, **JOINED, "files": ["words.txt"]},
+            },
+            "files that it names are copied: words.txt",
+        ),
+        (
+            DDP,
+            ["--train_batch_size=16", "--backend=mpi"],
+            {
+                "args": "--train_batch_size={batch_size} --backend=mpi",
                 **{"batch_size": 16, **TEMPLATE, **JOINED, "backend": "mpi"},
             },
             "",

@@ -122,7 +122,8 @@ def guess_keys(
     is_gpu = site.device == "cuda"
     devices = site.cuda_devices if is_gpu else site.cores
     usual = "nccl" if is_gpu else "gloo"
-    given = [one for one in _BACKENDS if one in words]
+    values = [word.rpartition("=")[2] for word in words]
+    given = [one for one in _BACKENDS if one in values]
     used = given or [one for one in _BACKENDS if one in texts]
     keys: dict[str, object] = {
         "name": re.sub(r"[^A-Za-z0-9_-]", "-", own.name),
@@ -162,8 +163,7 @@ def guess_keys(
         keys["backend"] = used[0] if len(used) == 1 else usual
         if "horovod" in named:
             keys["launcher"] = "horovodrun"
-    unlisted = unlisted_files(own.path, own.files)
-    if files := [name for name in unlisted if name != "data"]:
+    if files := unlisted_files(own.path, own.files, words):
         keys["files"] = files
         guesses.append(f"files that it names are copied: {', '.join(files)}")
     keys |= {"warmup": _WARMUP, "steps": _STEPS, "launches": _LAUNCHES}
@@ -177,32 +177,37 @@ def _find_batch(
 
     Without such an argument the script itself says it, or it is not known.
     """
+    known = [found for node in nodes if (found := _read_batch(node))]
+    flags = {flag for options, _ in known for flag in options}
     filled = [word.replace("{", "{{").replace("}", "}}") for word in words]
     for at, word in enumerate(words):
         option, equals, value = word.partition("=")
-        if _BATCH.fullmatch(option) and option[0] == "-":
+        is_known = option[:1] == "-" and _BATCH.fullmatch(option)
+        if is_known or option in flags:
             if value.isdecimal():
                 filled[at] = f"{option}={_FIELD}"
                 return filled, int(value)
             if not equals and words[at + 1 : at + 2] and words[at + 1].isdecimal():
                 filled[at + 1] = _FIELD
                 return filled, int(words[at + 1])
-    known = [found for node in nodes if (found := _read_batch(node))]
-    for option, size in known:
-        if option:
-            return [*filled, option, _FIELD], size
-    return filled, next((size for _, size in known), None)
+    sizes = [(options, size) for options, size in known if size is not None]
+    for options, size in sizes:
+        if options:
+            return [*filled, options[0], _FIELD], size
+    return filled, next((size for _, size in sizes), None)
 
 
-def _read_batch(node: ast.AST) -> tuple[str, int] | None:
-    """An option of the script for its batch size, or none, and the size."""
-    option, name = "", ""
+def _read_batch(node: ast.AST) -> tuple[list[str], int | None] | None:
+    """Options of the script for its batch size, the longest first, and the size."""
+    options: list[str] = []
+    name = ""
     value: ast.expr | None = None
     match node:
         case ast.Call(args=args, keywords=keywords):
-            texts = (one.value for one in args if isinstance(one, ast.Constant))
+            texts = [one.value for one in args if isinstance(one, ast.Constant)]
             flags = [one for one in texts if isinstance(one, str) and one[:1] == "-"]
-            option = name = next(filter(_BATCH.fullmatch, flags), "")
+            options = sorted(flags, key=len, reverse=True)
+            name = next(filter(_BATCH.fullmatch, options), "")
             value = next((k.value for k in keywords if k.arg == "default"), None)
         case ast.keyword(arg=str(name), value=value):
             pass
@@ -210,9 +215,10 @@ def _read_batch(node: ast.AST) -> tuple[str, int] | None:
             pass
         case ast.AnnAssign(target=ast.Name(id=name), value=value):
             pass
-    if _BATCH.fullmatch(name) and isinstance(value, ast.Constant):
-        return (option, value.value) if type(value.value) is int else None
-    return None
+    if not _BATCH.fullmatch(name):
+        return None
+    size = value.value if isinstance(value, ast.Constant) else None
+    return options, size if type(size) is int else None
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -46,6 +46,8 @@ _STEPS = {id(Optimizer.profile_hook_step(lambda optimizer: None).__code__)}
 class StepCounter:
     """Calls back after each training step, from within the step of the optimizer.
 
+    Forward ends where backward begins, so that the loss function belongs to it.
+
     Attributes:
         seen: outermost steps of optimizers, whether they counted or not.
         passes: backwards that ended, of all models.
@@ -53,24 +55,18 @@ class StepCounter:
     """
 
     def __init__(
-        self,
-        *,
-        on_step: Callable[[], None],
-        on_update: Callable[[], None] = lambda: None,
-        on_backward: Callable[[], None] = lambda: None,
+        self, *, on_step: Callable[[], None], on_phase: Callable[[str], None]
     ) -> None:
         """Take callbacks.
 
         Args:
             on_step: a training step ends.
-            on_update: another step of an optimizer ends, which is no training step.
-            on_backward: a backward ends.
+            on_phase: forward, backward or update ends. An update is a step of an
+                optimizer which is no training step.
         """
         self.seen = self.passes = 0
         self.may_differ = False
-        self._on_step = on_step
-        self._on_update = on_update
-        self._on_backward = on_backward
+        self._on_step, self._on_phase = on_step, on_phase
         self._computed = self._in_backward = False
         self._optimizer: weakref.ref[Optimizer] | None = None
         # Optimizers that have stepped within the backward that runs.
@@ -114,7 +110,7 @@ class StepCounter:
             return
         self.seen += 1
         if not self._computed:
-            self._on_update()
+            self._on_phase("update")
             return
         if self.optimizer not in (None, optimizer):
             # One that the script has dropped may be part of a cycle.
@@ -124,7 +120,7 @@ class StepCounter:
             self._computed = False
             self._on_step()
         elif self.may_differ:
-            self._on_update()
+            self._on_phase("update")
         else:
             raise ScriptError(
                 f"two optimizers step, {describe_optimizer(self.optimizer)} and "
@@ -159,6 +155,8 @@ class StepCounter:
                 return
             # A checkpointed block runs a backward within the backward.
             outer, self._in_backward = self._in_backward, True
+            if not outer:
+                self._on_phase("forward")
             try:
                 plain(*args, **kwargs)
             finally:
@@ -166,7 +164,7 @@ class StepCounter:
             if not outer:
                 self._computed = True
                 self.passes += 1
-                self._on_backward()
+                self._on_phase("backward")
                 for optimizer in dict.fromkeys(self._waiting):
                     self._computed = True
                     self._note(optimizer)
@@ -302,55 +300,34 @@ def leading_sizes(given: Any) -> tuple[int, ...]:
     return tuple(math.prod(sizes[: n + 1]) for n in range(len(sizes)))
 
 
-# Callbacks for the begin, with the inputs, and the end of the root's forward. They and
-# the hooks belong to this module, because a script may copy or pickle the root with its
-# hooks.
-_callbacks: tuple[Callable[[Any], None], Callable[[], None]] | None = None
+# Called with the inputs when a forward of the root begins that records gradients. It
+# and the hook belong to this module, because a script may copy or pickle the root with
+# its hooks.
+_on_forward: Callable[[Any], None] | None = None
 
 
-def watch(
-    root: nn.Module, on_begin: Callable[[Any], None], on_end: Callable[[], None]
-) -> Callable[[], None]:
-    """Call back when a forward of the root begins and ends that records gradients.
+def watch(root: nn.Module, on_forward: Callable[[Any], None]) -> Callable[[], None]:
+    """Call back, with the inputs, when a forward of the root begins that learns.
 
     Returns:
         A function that ends it.
     """
-    global _callbacks
-    _callbacks = on_begin, on_end
+    global _on_forward
+    _on_forward = on_forward
     compiled = root._compiled_call_impl
-    if compiled is not None:  # by `root.compile()`, which would compile hooks as well
+    if compiled is None:
+        hooked = root.register_forward_pre_hook(_begin, prepend=True, with_kwargs=True)
+        return hooked.remove
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            _begin(root, args, kwargs)
-            output = compiled(*args, **kwargs)
-            _end(root, args, output)
-            return output
+    # By `root.compile()`, which would compile a hook as well.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _begin(root, args, kwargs)
+        return compiled(*args, **kwargs)
 
-        root._compiled_call_impl = call
-        undo = [lambda: setattr(root, "_compiled_call_impl", compiled)]
-    else:
-        undo = [
-            root.register_forward_pre_hook(
-                _begin, prepend=True, with_kwargs=True
-            ).remove,
-            root.register_forward_hook(_end).remove,
-        ]
-
-    def end() -> None:
-        global _callbacks
-        _callbacks = None
-        for function in undo:
-            function()
-
-    return end
+    root._compiled_call_impl = call
+    return lambda: setattr(root, "_compiled_call_impl", compiled)
 
 
 def _begin(root: nn.Module, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling() and _callbacks and torch.is_grad_enabled():
-        _callbacks[0]([args, kwargs])
-
-
-def _end(root: nn.Module, args: Any, output: Any) -> None:
-    if not torch.compiler.is_compiling() and _callbacks and torch.is_grad_enabled():
-        _callbacks[1]()
+    if not torch.compiler.is_compiling() and _on_forward and torch.is_grad_enabled():
+        _on_forward([args, kwargs])

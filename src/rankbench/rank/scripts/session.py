@@ -31,11 +31,11 @@ from rankbench.rank.scripts.observing import (
     trained_weights,
     watch,
 )
-from rankbench.rank.training.loop import Window, make_clock
+from rankbench.rank.training.loop import Window
 from rankbench.rank.world.lifeline import Progress
 
-# Load: until forward begins. Backward: until it returns, with the loss function.
-# Update: the rest of the step.
+# Load: until forward begins. Forward: until backward begins, with the loss function.
+# Update: after backward.
 PHASES = ("load", "forward", "backward", "update")
 WHOLE = ("step",)
 
@@ -59,22 +59,17 @@ class ScriptWindow(Window):
     def end_warmup(self) -> None:
         super().end_warmup()
         self.counted = ()
-        if len(self.phases) == 1:
-            self.clock = make_clock(self.devices, self.phases, self.steps)
 
     def close(self) -> None:
         super().close()
-        if len(self.phases) == 1:
-            self.warmup = self.warmup.sum(axis=1, keepdims=True)
+        if np.isnan(self.warmup).any() or np.isnan(self.seconds).any():
+            self.phases = WHOLE
+            self.warmup = np.nansum(self.warmup, axis=1, keepdims=True)
+            self.seconds = np.nansum(self.seconds, axis=1, keepdims=True)
 
     def read(self) -> np.ndarray:
-        """Seconds of each step; phases become one if a step lacks one of them."""
-        table = self.clock.table()
-        if np.isnan(table).any():
-            self.phases = WHOLE
-        if len(self.phases) == 1:
-            table = np.nansum(table, axis=1, keepdims=True)
-        return table
+        """Seconds of each step; NaN for a phase that a step lacks."""
+        return self.clock.table()
 
 
 # Steps of the warm-up that are observed for what ranks exchange: some scripts average
@@ -136,11 +131,7 @@ class ScriptSession:
         # Of each step, as the script marks them.
         self._losses: list[Any] = []
         self._samples: list[Any] = []
-        self.counter = StepCounter(
-            on_step=self._on_step,
-            on_update=lambda: self._mark("update"),
-            on_backward=lambda: self._mark("backward"),
-        )
+        self.counter = StepCounter(on_step=self._on_step, on_phase=self._mark)
         self.root: nn.Module | None = None
         self.inputs: str | None = None
         self._is_ddp = False
@@ -209,9 +200,7 @@ class ScriptSession:
             self.root = self._search.end()
             if self.root is not None:
                 self._is_ddp = isinstance(self.root, DistributedDataParallel)
-                self._stop_watching = watch(
-                    self.root, self._on_forward, lambda: self._mark("forward")
-                )
+                self._stop_watching = watch(self.root, self._on_forward)
         self.opened = usage.process_age()
         self.device = self.find_device(self)
         is_bare = self._warmup == 0
@@ -226,7 +215,7 @@ class ScriptSession:
         self._losses, self._samples = [], []
         self.window = ScriptWindow(
             (self.device,),
-            PHASES if self.root is not None and not is_bare else WHOLE,
+            PHASES if self.root is not None else WHOLE,
             warmup=self._warmup,
             steps=self._steps,
             local_rank=self._local_rank,
