@@ -193,7 +193,14 @@ probing.step()
         (
             "import sys; print('this needs 2 GPUs'); sys.exit()",
             [],
-            ("exited with status 0; it printed: this needs 2 GPUs",),
+            ("ended without a training step: ", "it printed: this needs 2 GPUs"),
+        ),
+        (
+            "import subprocess, sys; busy = 'import time\\n"
+            "while time.process_time() < 2: pass'\n"
+            "sys.exit(subprocess.call([sys.executable, '-c', busy]))",
+            [],
+            ("and programs that it started, which worked for ", "are not measured; "),
         ),
         (
             "import os; print('bye', flush=True); os._exit(0)",
@@ -232,8 +239,8 @@ probing.step()
         ),
     ],
     ids=[
-        *("short", "never", "arguments", "raises", "status", "well", "exit", "words"),
-        *("alone", "marked", "two", "import"),
+        *("short", "never", "arguments", "raises", "status", "well", "starts itself"),
+        *("exit", "words", "alone", "marked", "two", "import"),
     ],
 )
 def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import runpy
 import shutil
 import socket
@@ -104,12 +105,11 @@ def run(duty: Duty) -> None:
         _begin_again(duty, again, ended)
     elif session.failure is not None:
         raise session.failure
-    elif ended is None:
+    elif ended is None or (isinstance(ended, SystemExit) and not ended.code):
         raise ScriptError(_describe(session, name, progress))
     elif isinstance(ended, SystemExit):
-        status = 0 if ended.code is None else ended.code
-        how = " and exited with status " if isinstance(status, int) else ": "
-        raise ScriptError(f"{name} {progress}{how}{status}")
+        how = " and exited with status " if isinstance(ended.code, int) else ": "
+        raise ScriptError(f"{name} {progress}{how}{ended.code}")
     else:
         raise ended
     duty.progress.enter(THE_END)
@@ -141,6 +141,10 @@ def _describe(session: ScriptSession, name: str, progress: str) -> str:
         if counter.seen
         else "this process saw no step of a torch optimizer"
     )
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if (seconds := others.ru_utime + others.ru_stime) >= 1:
+        seen += f", and programs that it started, which worked for {seconds:.0f} s, are"
+        seen += " not measured"
     return f"{name} ended without a training step: {seen}; {MARK_STEPS}"
 
 
