@@ -30,7 +30,7 @@ test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a sk
 	@# Then tests that compare durations or fill the machine, one at a time, even if a
 	@# test has failed. Status 5 of pytest means that ARGS chose none.
 	@mkdir -p build
-	@$(pytest) -m '$(all) and cluster and not alone' $(ARGS) >build/cluster.log 2>&1 & \
+	@$(two_by_two) -m '$(all) and cluster and not alone' $(ARGS) >build/cluster.log 2>&1 & \
 	beside=$$!; most=0; cluster=0; apart=0; \
 	$(two_by_two) -m '$(all) and not (alone or cluster)' $(ARGS) || most=$$?; \
 	wait "$$beside" || cluster=$$?; cat build/cluster.log; \
@@ -44,8 +44,8 @@ pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
 # EXCEPT='MARKERS': `make test-all` omits tests with these markers.
 all := not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT)))
 
-# Two files at a time, because tests wait a lot, and launches wait for one another; in the
-# order of conftest.py.
+# Two files at a time, because tests wait a lot; in the order of conftest.py. Each worker
+# has pretend clusters of its own, and measures without waiting for the other.
 two_by_two = $(pytest) -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, types, rooms, workflow

@@ -24,6 +24,8 @@ from rankbench.launch.hosts.base import take_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
+# The name of the lock of a machine, in copies of the project; each worker has its own.
+MACHINE_LOCK = f"{{socket.gethostname()}}{os.environ.get('PYTEST_XDIST_WORKER', '')}.lock"
 # The order of tests, from quick to slow.
 KINDS = ("unit", "contract", "integration", "cluster")
 
@@ -262,6 +264,13 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "digits.npz"
 
 
+def edit(file: Path, pattern: str, replacement: str) -> None:
+    """Replace what is there exactly once."""
+    text, count = re.subn(pattern, replacement, file.read_text())
+    assert count == 1, file
+    file.write_text(text)
+
+
 def copy_project(destination: Path) -> Project:
     for name in ("Snakefile", "config.yaml", "CITATION.cff"):
         shutil.copy(ROOT / name, destination / name)
@@ -277,11 +286,14 @@ def copy_project(destination: Path) -> Project:
             ignore=shutil.ignore_patterns("*.egg-info"),
         )
     # Tests disturb one another, so whether a launch were repeated would be chance.
-    schema = destination / "workflow/schemas/experiment.schema.yaml"
-    key = re.compile(r"(?<=\n  repeat_disturbed:\n)((?:    .*\n)*?    default: )true")
-    text, count = key.subn(r"\1false", schema.read_text())
-    assert count == 1
-    schema.write_text(text)
+    edit(
+        destination / "workflow/schemas/experiment.schema.yaml",
+        r"(?<=\n  repeat_disturbed:\n)((?:    .*\n)*?    default: )true",
+        r"\1false",
+    )
+    # Launches of two workers need not take turns: no test here looks at durations.
+    hosts = destination / "src/rankbench/launch/hosts/base.py"
+    edit(hosts, r"\{socket\.gethostname\(\)\}\.lock", MACHINE_LOCK)
     return Project(destination.resolve())
 
 

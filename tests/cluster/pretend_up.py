@@ -85,7 +85,7 @@ def up(
         raise PretendError(f"{state}: not empty; take another, or `down` first")
     try:
         (state / DESCRIPTION).write_text("{}")
-        set_autogroups_aside(state)
+        set_autogroups_aside()
         cluster = make_hosts(state, user, hosts, cpus, shared, bind_cores, gpus)
         if slurm:
             start_services(cluster)

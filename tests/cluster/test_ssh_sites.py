@@ -14,7 +14,7 @@ from pretend_host import INTERFACE
 from pretend_sshd import command_on, home_of, home_there
 from test_ssh_site_check import host
 
-from conftest import find_images
+from conftest import MACHINE_LOCK, find_images
 from rankbench.results.bundle.verify import verify_bundle
 from rankbench.results.read.archive import unpack
 
@@ -157,11 +157,11 @@ def test_files_that_are_not_shared_are_noticed(desk):
     assert not desk.records("alone")
 
 
-HOLD = """
+HOLD = f"""
 import fcntl, os, socket, time
 folder = os.path.expanduser("~/.cache/rankbench")
 os.makedirs(folder, exist_ok=True)
-lock = open(f"{folder}/{socket.gethostname()}.lock", "wb")
+lock = open(f"{{folder}}/{MACHINE_LOCK}", "wb")
 fcntl.flock(lock, fcntl.LOCK_EX)
 print("held", flush=True)
 time.sleep(120)

@@ -129,9 +129,10 @@ def test_autogroups_are_put_back(before, tmp_path, monkeypatch):
     setting = tmp_path / "setting"
     setting.write_text(f"{before}\n")
     monkeypatch.setattr(pretend_kernel, "AUTOGROUPS", setting)
-    pretend_kernel.set_autogroups_aside(tmp_path)
+    monkeypatch.setattr(pretend_kernel, "NOTE", tmp_path / "note")
+    pretend_kernel.set_autogroups_aside()
     assert setting.read_text().strip() == "0"
-    pretend_kernel.put_autogroups_back(tmp_path)
+    pretend_kernel.put_autogroups_back()
     assert setting.read_text().strip() == before
 
 
