@@ -25,7 +25,9 @@ from rankbench.launch.hosts.base import take_lock
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
 # The name of the lock of a machine, in copies of the project; each worker has its own.
-MACHINE_LOCK = f"{{socket.gethostname()}}{os.environ.get('PYTEST_XDIST_WORKER', '')}.lock"
+MACHINE_LOCK = (
+    f"{{socket.gethostname()}}{os.environ.get('PYTEST_XDIST_WORKER', '')}.lock"
+)
 # The order of tests, from quick to slow.
 KINDS = ("unit", "contract", "integration", "cluster")
 

@@ -162,23 +162,6 @@ def test_nothing_of_the_host_comes_in_but_what_is_named(inside):
         assert "--nv" not in launcher["argv"]
 
 
-def test_the_images_that_the_documents_compare(
-    open_tmp, digits_file, ordinary_user, images
-):
-    probed = open_tmp / "probed"
-    probed.mkdir()
-    probed.chmod(0o777)
-    project = make_project(open_tmp / "builds", digits_file, ordinary_user, probed)
-    (text,) = re.findall(r"^```yaml\n(name: builds\n.*?)^```$", PAGE, re.M | re.S)
-    text = text.replace("images/", f"{images}/").replace("launches: 12", "launches: 1")
-    project.measure(f"{text}gate: false\n")
-    rows = read_rows(project.root, "builds").values()
-    assert {row["image"]: (row["status"], row["torch"]) for row in rows} == {
-        "wheels": ("ok", "2.13.0+cpu"),
-        "debian": ("ok", "2.6.0+debian"),
-    }
-
-
 def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
     open_tmp, digits_file, ordinary_user, images
 ):
@@ -240,27 +223,7 @@ def test_native_rows_and_those_of_images_never_stand_in_one_table(
     assert status.startswith("stale")
 
 
-NAMED = """
-name: named
-images:
-  old: {{file: {images}/mpi-cpu.sif}}
-  new: {{file: {images}/gloo-cpu.sif}}
-strategy: ddp
-gate: false
-model: lenet
-data: synthetic
-batch_size: 16
-topology: 1x2
-launcher: [spawn, mpirun]
-image: [old, new]
-launches: 1
-steps: 2
-warmup: 1
-time_limit: 120
-"""
-
-
-def test_named_images_are_probed_once_and_compared(
+def test_the_images_that_the_documents_compare_are_probed_once(
     open_tmp, digits_file, ordinary_user, images
 ):
     """Images that are there already, named as those of somebody else would be."""
@@ -268,34 +231,39 @@ def test_named_images_are_probed_once_and_compared(
     own.mkdir()
     own.chmod(0o777)
     project = make_project(open_tmp / "named", digits_file, ordinary_user, own)
-    text = NAMED.format(images=images)
+    (text,) = re.findall(r"^```yaml\n(name: builds\n.*?)^```$", PAGE, re.M | re.S)
+    for old, new in (
+        ("images/", f"{images}/"),
+        ("launches: 12", "launches: 1\ngate: false"),
+        ("launcher: spawn", "launcher: [spawn, mpirun]"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
     project.experiment(text)
     cells = project.rankbench("run", "-n", "experiment.yaml").stdout
-    assert "old was not probed yet" in cells
+    assert "debian was not probed yet" in cells
     assert not any(own.iterdir())
 
     project.measure(text)
-    sidecars = [own / f"{name}.given.json" for name in ("old", "new")]
+    sidecars = [own / f"{name}.given.json" for name in ("debian", "wheels")]
     before = [path.read_bytes() for path in sidecars]
-    rows = read_rows(project.root, "named")
-    found = {
-        (row["launcher"], name.rpartition("=")[2]): row for name, row in rows.items()
+    rows = {
+        (row["launcher"], row["image"]): row
+        for row in read_rows(project.root, "builds").values()
     }
-    assert {key: row["status"] for key, row in found.items()} == {
-        ("spawn", "old"): "ok",
-        ("spawn", "new"): "ok",
-        ("mpirun", "old"): "ok",
-        ("mpirun", "new"): "unsupported",
+    assert {key: (row["status"], row["torch"]) for key, row in rows.items()} == {
+        ("spawn", "debian"): ("ok", "2.6.0+debian"),
+        ("spawn", "wheels"): ("ok", "2.13.0+cpu"),
+        ("mpirun", "debian"): ("ok", "2.6.0+debian"),
+        ("mpirun", "wheels"): ("unsupported", ""),
     }
-    assert found["mpirun", "new"]["reason"] == "the image new has no mpirun"
-    assert found["spawn", "old"]["torch"].startswith("2.6.0")
-    assert found["spawn", "new"]["torch"].startswith("2.13.0")
-    said = project.rankbench("compare", "results/named", "--between", "image=old,new")
-    assert "image=new" in said.stdout
+    assert rows["mpirun", "wheels"]["reason"] == "the image wheels has no mpirun"
+    between = ("--between", "image=wheels,debian")
+    said = project.rankbench("compare", "results/builds", *between)
+    assert "image=debian" in said.stdout
 
     # Nothing is probed again, and no rows become stale.
     project.measure(text)
     assert [path.read_bytes() for path in sidecars] == before
-    assert {row["attempt"] for row in read_rows(project.root, "named").values()} <= {
-        *("1", "")
-    }
+    attempts = {row["attempt"] for row in read_rows(project.root, "builds").values()}
+    assert attempts <= {"1", ""}

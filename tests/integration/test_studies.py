@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 # Only a part of the large studies runs: their strategies have tests of their own.
 ONLY = {
     "resnet50-mnist-v100": "strategy=single,rpc_pmp",
-    "lenet-mnist-workers": "num_workers=0",
+    "lenet-mnist-workers": "num_workers=0 augment=affine",
     "horovod-backends": "model=lstm topology=1x1,1x2 backend=none,gloo",
     "gpt-scaling": "strategy=mesh",
 }

@@ -68,13 +68,11 @@ def test_claim_is_complete_when_it_appears(tmp_path):
     assert (
         place.stat().st_mode & 0o777 == (place / "work").stat().st_mode & 0o777 == 0o700
     )
-
-
-def test_numbers_go_on_after_the_highest(tmp_path):
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "record.json").write_text("{}")
-    assert claim_next(tmp_path)[0] == 8
-    assert open_claims(tmp_path) == [(8, tmp_path / "8")]
+    # Numbers go on after the highest.
+    (tmp_path / "1/7").mkdir()
+    (tmp_path / "1/7/record.json").write_text("{}")
+    assert claim_next(tmp_path / "1")[0] == 8
+    assert [n for n, _ in open_claims(tmp_path / "1")] == [1, 8]
 
 
 def test_failed_claim_leaves_nothing(tmp_path, monkeypatch):
@@ -104,13 +102,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_living_owner(sleeper, tmp_path):
-    assert me().is_alive(tmp_path)
-    assert Owner.of(sleeper.pid).is_alive(tmp_path)
-
-
 def test_dead_owner(sleeper, tmp_path):
     owner = Owner.of(sleeper.pid)
+    assert owner.is_alive(tmp_path)
     sleeper.kill()
     # At first the process is a zombie, as in a container where no parent collects it.
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
@@ -119,21 +113,15 @@ def test_dead_owner(sleeper, tmp_path):
     assert not owner.is_alive(tmp_path)
 
 
-def test_another_process_with_the_same_number(tmp_path):
+def test_another_process_with_the_same_number(tmp_path, monkeypatch):
     mine = me()
     assert mine.started is not None
     assert not dataclasses.replace(mine, started=mine.started - 1).is_alive(tmp_path)
-
-
-def test_before_the_last_boot(tmp_path):
-    assert not dataclasses.replace(me(), boot="another").is_alive(tmp_path)
-
-
-def test_owner_survives_a_change_of_the_clock(tmp_path, monkeypatch):
-    owner = me()
+    assert not dataclasses.replace(mine, boot="another").is_alive(tmp_path)
+    # The owner survives a change of the clock.
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    assert owner.is_alive(tmp_path)
+    assert mine.is_alive(tmp_path)
 
 
 @pytest.mark.parametrize("beats", [True, False])

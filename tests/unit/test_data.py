@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from rankbench.rank import data
 from rankbench.rank.data import Arrays, DataError, read_arrays, write_arrays
@@ -113,31 +112,25 @@ def write_mnist(folder: Path, arrays: Arrays, *, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_mnist(tmp_path, packed):
-    arrays = small(1, 28)
-    write_mnist(tmp_path / "raw/mnist/MNIST/raw", arrays, packed=packed)
-    assert main(["mnist", "--root", str(tmp_path)]) == 0
-    check_same("mnist", tmp_path, arrays)
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_damaged_mnist(tmp_path, packed, capsys):
-    folder = tmp_path / "raw/mnist/MNIST/raw"
-    write_mnist(folder, small(1, 28), packed=packed)
+def test_mnist(tmp_path, packed, capsys):
+    arrays, folder = small(1, 28), tmp_path / "raw/mnist/MNIST/raw"
+    write_mnist(folder, arrays, packed=packed)
     file = folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}"
-    file.write_bytes(file.read_bytes()[:-100])
+    good = file.read_bytes()
+    file.write_bytes(good[:-100])
     assert main(["mnist", "--root", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert str(folder) in message
     assert file.name in message
     assert not data.path("mnist", tmp_path).exists()
+    file.write_bytes(good)
+    assert main(["mnist", "--root", str(tmp_path)]) == 0
+    check_same("mnist", tmp_path, arrays)
 
 
 def test_mnist_of_another_size(tmp_path):
     write_mnist(tmp_path / "raw/mnist/MNIST/raw", small(1, 20), packed=True)
-    with pytest.raises(
-        DataError, match=r"does not contain mnist: .*20, 20\].*1, 28, 28"
-    ):
+    with pytest.raises(DataError, match=r"contain mnist: .*20, 20\].*1, 28, 28"):
         prepare("mnist", tmp_path)
 
 
@@ -176,48 +169,39 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_cifar10(tmp_path, cifar):
-    arrays = small(3, 32)
+def test_cifar10_is_unpickled_unless_it_is_damaged(tmp_path, cifar, capsys):
     assert main(["cifar10", "--root", str(tmp_path)]) == 0
-    check_same("cifar10", tmp_path, arrays)
-
-
-def test_damaged_cifar10_is_not_unpickled(tmp_path, cifar, capsys):
+    check_same("cifar10", tmp_path, small(3, 32))
     with (cifar / "data_batch_2").open("ab") as file:
         file.write(b"x")
+    data.path("cifar10", tmp_path).unlink()
     assert main(["cifar10", "--root", str(tmp_path)]) == 2
     message = capsys.readouterr().err
-    assert str(cifar) in message
-    assert "corrupted" in message
-    assert "cifar-10-python.tar.gz" in message
+    for word in (str(cifar), "corrupted", "cifar-10-python.tar.gz"):
+        assert word in message
 
 
 # The machine has no network.
 
 
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mnist", "MNIST/raw/t10k-labels-idx1-ubyte.gz"),
+        ("cifar10", "cifar-10-batches-py/data_batch_5"),
+    ],
+)
+def test_missing_originals(tmp_path, name, expected, capsys, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise socket.gaierror("no network in tests")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-
-
-@pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize(
-    ("name", "folder", "expected"),
-    [
-        ("mnist", "MNIST/raw", "t10k-labels-idx1-ubyte.gz"),
-        ("cifar10", "cifar-10-batches-py", "data_batch_5"),
-    ],
-)
-def test_missing_originals(tmp_path, name, folder, expected, capsys):
     assert main([name, "--root", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert str(tmp_path / "raw" / name / folder) in message
-    assert expected in message
-    assert "run `rankbench run --prepare`" in message
+    folder, file = expected.rsplit("/", 1)
+    for word in (str(tmp_path / "raw" / name / folder), file, "run --prepare`"):
+        assert word in message
 
 
 # The command
@@ -228,18 +212,15 @@ def test_generated_data_need_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_sound_file_is_left_alone(root):
-    file = data.path("mnist", root)
-    before = file.stat().st_mtime_ns, file.read_bytes()
-    assert main(["mnist", "--root", str(root)]) == 0
-    assert before == (file.stat().st_mtime_ns, file.read_bytes())
-
-
-def test_damaged_file_is_written_again(digits_root, tmp_path):
-    file = data.path("digits", tmp_path)
+def test_only_a_damaged_file_is_written_again(digits_root, tmp_path):
+    file, sound = data.path("digits", tmp_path), data.path("digits", digits_root)
+    file.write_bytes(sound.read_bytes())
+    before = file.stat().st_mtime_ns
+    assert main(["digits", "--root", str(tmp_path)]) == 0
+    assert file.stat().st_mtime_ns == before
     file.write_bytes(b"not a zip")
     assert main(["digits", "--root", str(tmp_path)]) == 0
-    assert file.read_bytes() == data.path("digits", digits_root).read_bytes()
+    assert file.read_bytes() == sound.read_bytes()
 
 
 # The file that `prepare` writes.
@@ -267,16 +248,13 @@ def test_damage_is_found_wherever_it_is(tmp_path):
     assert found > len(sound) / 6
 
 
-@pytest.mark.parametrize("kept", [0, 100, -1])
-def test_truncated_file(root, kept):
-    file = data.path("mnist", root)
-    file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(DataError, match=r"mnist\.npz is damaged: .*run --prepare"):
-        data.load("mnist", root)
-
-
 def test_unreadable_file(tmp_path):
-    data.path("mnist", tmp_path).mkdir()
+    file = data.path("mnist", tmp_path)
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"mnist\.npz is damaged: .*run --prepare"):
+        data.load("mnist", tmp_path)
+    file.unlink()
+    file.mkdir()
     with pytest.raises(DataError, match=r"mnist\.npz cannot be opened"):
         data.load("mnist", tmp_path)
 
@@ -319,9 +297,6 @@ def test_three_channels_become_one(root):
     means = small(3, 32).train_images.mean(1, keepdims=True)
     assert np.array_equal(train.images, means.round())
     assert test[0][0].shape == (1, 32, 32)
-
-
-def test_other_channels_are_refused(root):
     with pytest.raises(ValueError, match="convert 3 channels to 2"):
         data.load("cifar10", root, channels=2)
 
@@ -385,13 +360,3 @@ def test_workers_need_not_be_forked(root):
     assert train[0]
     # On some machines a process that is spawned cannot import torchvision.
     assert b"torchvision.transforms" not in pickle.dumps(train)
-
-
-def test_loader_with_workers(root):
-    train, _, _ = data.load("mnist", root)
-    alone, helped = (
-        list(DataLoader(train, batch_size=8, num_workers=workers)) for workers in (0, 1)
-    )
-    for (images, labels), (images_2, labels_2) in zip(alone, helped, strict=True):
-        assert torch.equal(images, images_2)
-        assert torch.equal(labels, labels_2)

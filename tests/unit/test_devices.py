@@ -115,51 +115,41 @@ STATE = {
 
 
 def test_mean_and_peak_of_each_device():
-    devices = Devices(Nvml([[90, 100, 80], [0, 6, 0]]), [0, 1])
+    """Devices are numbered as ranks count them."""
+    devices = Devices(Nvml([[0, 6, 0], [90, 100, 80]]), ["GPU-1", 0])
     for _ in range(3):
         devices.sample()
     assert devices.describe() == [
         {
             "index": 0,
-            "name": "GPU number 0",
+            "name": "GPU number 1",
             "utilisation_mean": pytest.approx(0.9),
             "utilisation_max": 1.0,
-            "memory_peak_mib": 102,
+            "memory_peak_mib": 202,
             "samples": 3,
             **STATE,
         },
         {
             "index": 1,
-            "name": "GPU number 1",
+            "name": "GPU number 0",
             "utilisation_mean": pytest.approx(0.02),
             "utilisation_max": 0.06,
-            "memory_peak_mib": 202,
+            "memory_peak_mib": 102,
             "samples": 3,
             **STATE,
         },
     ]
 
 
-def test_devices_are_numbered_as_ranks_count_them():
-    devices = Devices(Nvml([[10], [20], [30]]), ["GPU-2", 1])
-    devices.sample()
-    found = [(one["index"], one["name"]) for one in devices.describe()]
-    assert found == [(0, "GPU number 2"), (1, "GPU number 1")]
-
-
 def test_what_is_not_told_is_unknown():
     devices = Devices(Nvml([[None, None]]), [0])
+    (one,) = devices.describe()  # never looked at
+    assert one["utilisation_mean"] is one["memory_peak_mib"] is None
     devices.sample()
     (one,) = devices.describe()
     assert one["utilisation_mean"] is one["utilisation_max"] is None
     assert (one["memory_peak_mib"], one["samples"]) == (100, 0)
     assert one["throttled"] == ["power cap"]
-
-
-def test_never_looked_at():
-    (one,) = Devices(Nvml([[]]), [0]).describe()
-    assert one["utilisation_mean"] is one["memory_peak_mib"] is None
-    assert one["samples"] == 0
 
 
 LOG = """\
@@ -191,15 +181,14 @@ def test_devices_in_the_order_of_cuda(visible, chosen):
     assert visible_gpus(visible, 4) == chosen
 
 
-def test_opened(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml([[50], [60]]))
-    devices = open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "1,0"})
-    assert devices
-    devices.sample()
-    assert [one["utilisation_max"] for one in devices.describe()] == [0.6]
-
-
-@pytest.mark.parametrize("nvml", [None, Nvml([])])
-def test_none_without_nvml_or_without_the_device(nvml, monkeypatch):
+@pytest.mark.parametrize(
+    ("nvml", "found"),
+    [(None, None), (Nvml([]), None), (Nvml([[50], [60]]), [0.6])],
+)
+def test_opened_if_there_is_nvml_with_the_device(nvml, found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "0"}) is None
+    devices = open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "1,0"})
+    if devices is not None:
+        devices.sample()
+    used = devices and [one["utilisation_max"] for one in devices.describe()]
+    assert used == found

@@ -41,7 +41,11 @@ SRUN = {
 
 
 def test_place_survives_the_environment():
-    assert read_place(PLACE.export()) == PLACE
+    environ = PLACE.export()
+    assert read_place(environ) == PLACE
+    # Without the rank of its group, it is on the first host.
+    del environ["GROUP_RANK"]
+    assert read_place(environ).node == 0
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
@@ -50,12 +54,6 @@ def test_missing_variable_is_named(name):
     del environ[name]
     with pytest.raises(ValueError, match=f"did not set '{name}'"):
         read_place(environ)
-
-
-def test_without_a_group_rank_it_is_the_first_host():
-    environ = PLACE.export()
-    del environ["GROUP_RANK"]
-    assert read_place(environ).node == 0
 
 
 @pytest.mark.parametrize(("launcher", "variables"), read_pairs("launchers.txt"))
@@ -77,9 +75,7 @@ def test_ranks_of_a_launcher_are_not_the_tasks_that_it_runs_in():
     ompi = {"RANK": "7", "SIZE": "8", "LOCAL_RANK": "3", "LOCAL_SIZE": "4"}
     mpirun = {f"OMPI_COMM_WORLD_{name}": value for name, value in ompi.items()}
     assert read_place({**SRUN, **mpirun}).rank == 7
-
-
-def test_a_launcher_that_says_half_of_it_does_not_count_as_srun():
+    # A launcher that says half of it does not count as srun.
     with pytest.raises(ValueError, match="did not set"):
         read_place({**SRUN, "RANK": "0", "WORLD_SIZE": "2"})
 
@@ -87,6 +83,7 @@ def test_a_launcher_that_says_half_of_it_does_not_count_as_srun():
 def test_job():
     assert read_job(SRUN) == SlurmAllocation("4711", "node[1-3]", "4(x3)")
     assert read_job({}) is None
+    assert (job_id(SRUN), job_id({})) == ("4711", None)
     assert step_id(SRUN) == "3"
     assert read_node(SRUN) == 1
     assert read_node({}) == 0
@@ -107,11 +104,6 @@ def test_without_job():
     assert left == {"PATH": "/bin", "SLURM_STEP_ID": "3"}
 
 
-def test_job_id():
-    assert job_id({"SLURM_JOB_ID": "4711"}) == "4711"
-    assert job_id({}) is None
-
-
 def test_what_slurm_says_survives_a_program_that_takes_it_away():
     said = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_CONF": "/c"}
     environ = {**said, "HOME": "/h"}
@@ -121,9 +113,7 @@ def test_what_slurm_says_survives_a_program_that_takes_it_away():
     keep_job(below)  # Snakemake's inner process calls it with fewer variables.
     restore_job(below)
     assert below == {**said, "HOME": "/h"}
-
-
-def test_outside_of_a_job_nothing_is_kept():
+    # Outside of a job, nothing is kept.
     environ = {"HOME": "/h"}
     keep_job(environ)
     restore_job(environ)

@@ -41,10 +41,15 @@ GPU_SITE = make_site(
 
 
 def resources_of(
-    folder: Path, site: Site, topology: str, more: str = "", seconds: float = 600
+    folder: Path,
+    site: Site,
+    topology: str,
+    more: str = "",
+    strategy: str = "ddp",
+    seconds: float = 600,
 ) -> Resources:
     """The resources for the only cell of an experiment."""
-    text = f"name: x\nstrategy: ddp\nbackend: gloo\ntopology: {topology}\n{more}"
+    text = f"name: x\nstrategy: {strategy}\ntopology: {topology}\n{more}"
     (planned,) = read_plan_of(folder, text, site).feasible
     return job_resources(
         [(planned.cell, planned.shape)], site.to_dict(), seconds=seconds
@@ -96,23 +101,24 @@ def test_the_check_looks_where_cells_run(tmp_path):
     assert check_resources(site, [])["slurm_partition"] == "cpu"
 
 
-def test_one_process_has_all_gpus_of_its_cell(tmp_path):
-    text = "name: x\nstrategy: dp\ntopology: 1x4"
-    (planned,) = read_plan_of(tmp_path, text, GPU_SITE).feasible
-    site = GPU_SITE.to_dict()
-    asked = job_resources([(planned.cell, planned.shape)], site, seconds=60)
-    assert (asked["tasks"], asked["cpus_per_task"]) == (1, 32)
-    assert "--gres=gpu:a100:4" in asked["sbatch"]
-
-
 @pytest.mark.parametrize(
-    ("site", "topology", "asked"),
+    ("site", "cell", "asked"),
     [
         # With more ranks than cores or GPUs, ranks share those of a host.
-        (CPU_SITE, "2x10", {"tasks": 16, "cpus_per_task": 1}),
+        (CPU_SITE, "ddp 2x10", {"tasks": 16, "cpus_per_task": 1}),
+        # One process has all GPUs of its cell.
         (
             GPU_SITE,
-            "1x8",
+            "dp 1x4",
+            {
+                "tasks": 1,
+                "cpus_per_task": 32,
+                "sbatch": "--ntasks-per-node=1 --exclusive --gres=gpu:a100:4",
+            },
+        ),
+        (
+            GPU_SITE,
+            "ddp 1x8",
             {
                 "tasks": 8,
                 "cpus_per_task": 4,
@@ -121,14 +127,10 @@ def test_one_process_has_all_gpus_of_its_cell(tmp_path):
         ),
     ],
 )
-def test_oversubscribed_cells_ask_for_what_there_is(tmp_path, site, topology, asked):
-    found = resources_of(tmp_path, site, topology, "oversubscribe: true")
+def test_cells_ask_for_what_there_is(tmp_path, site, cell, asked):
+    strategy, topology = cell.split()
+    found = resources_of(tmp_path, site, topology, "oversubscribe: true", strategy)
     assert asked.items() <= found.items()
-
-
-def test_shared_hosts_only_if_the_site_says_so(tmp_path):
-    site = make_site(scheduler="slurm", cores=8, exclusive=False)
-    assert "--exclusive" not in sbatch_line(resources_of(tmp_path, site, "1x2"))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,9 @@ def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
 ):
     """Sites limit the cores of a GPU. A host of 32 cores has four GPUs."""
     site = Site.from_dict({**GPU_SITE.to_dict(), "exclusive": exclusive})
-    assert resources_of(tmp_path, site, topology)["cpus_per_task"] == cores
+    asked = resources_of(tmp_path, site, topology)
+    assert asked["cpus_per_task"] == cores
+    assert ("--exclusive" in sbatch_line(asked)) == exclusive
 
 
 def array_of(tmp_path: Path, site: Site, topology: str):
@@ -192,14 +196,12 @@ def test_a_cell_may_name_its_partition(tmp_path):
     assert "--partition=h200" in array.options
 
 
-def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path):
-    assert resources_of(tmp_path, make_site(), "1x2") == {"mem_mb": 0}
-
-
 def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path):
     """The resource must exist even if it is empty (see job_resources)."""
     assert resources_of(tmp_path, CPU_SITE, "1x1")["mpi"] == ""
     assert resources_of(tmp_path, CPU_SITE, "2x1")["mpi"] == "srun"
+    # Nothing is asked of a machine without Slurm.
+    assert resources_of(tmp_path, make_site(), "1x2") == {"mem_mb": 0}
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,39 @@ def in_job(monkeypatch: pytest.MonkeyPatch, tasks: str | None = None) -> None:
         monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
 
 
+THREE = "echo node1; echo node2; echo node3"
+
+
 @pytest.mark.parametrize("tasks", [None, "2(x3)", "2,2", "2(x2),2"])
 def test_hosts_of_the_job(monkeypatch, program, tasks):
     in_job(monkeypatch, tasks)
-    calls = program("scontrol", "echo node1; echo node2; echo node3")
+    calls = program("scontrol", THREE)
     assert SlurmJob.find(2) == SlurmJob("4711", ("node1", "node2", "node3"))
     assert calls.read_text() == "scontrol show hostnames node[1-3]\n"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "script", "complaint"),
+    [
+        *(
+            (tasks, THREE, rf"{re.escape(tasks)} tasks .* equally many")
+            for tasks in ("2(x2),1", "1,2", "4,2(x7)")
+        ),
+        (None, "echo node1", "2 hosts are needed, job 4711 has 1"),
+        (None, None, "scontrol does not list the hosts"),
+    ],
+)
+def test_a_job_whose_hosts_cannot_be_used(
+    monkeypatch, program, tasks, script, complaint
+):
+    in_job(monkeypatch, tasks)
+    if script:
+        program("scontrol", script)
+    with pytest.raises(ValueError, match=complaint):
+        SlurmJob.find(2)
+    monkeypatch.delenv("SLURM_JOB_ID")
+    with pytest.raises(ValueError, match=r"no Slurm job: .*`salloc --nodes=2"):
+        SlurmJob.find(2)
 
 
 PARTITIONS = """\
@@ -87,11 +114,6 @@ def test_slurms_commands_start_without_the_users_filters(
     assert not SlurmJob.has_ended("7")
 
 
-def test_names_of_clusters_in_the_queue_are_passed_over(tmp_path):
-    said = f"CLUSTER: a\n7|RUNNING|n1|None|{tmp_path}|rule_job_wildcards_x_c\n"
-    assert [j.id for j in parse_queue(said, "x", str(tmp_path), {"c": ["c"]})] == ["7"]
-
-
 def test_the_hosts_of_a_small_cell_rotate():
     job = SlurmJob("7", ("a", "b", "c"))
     one = [*(job.choose(1, turn).names for turn in range(4))]
@@ -99,33 +121,6 @@ def test_the_hosts_of_a_small_cell_rotate():
     # In Slurm's order, in which srun numbers its tasks.
     assert job.choose(2, 2).names == ("a", "c")
     assert job.choose(3, 1) == job
-
-
-def test_no_job(monkeypatch):
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(ValueError, match=r"no Slurm job: .*`salloc --nodes=2"):
-        SlurmJob.find(2)
-
-
-def test_too_few_hosts(monkeypatch, program):
-    in_job(monkeypatch)
-    program("scontrol", "echo node1")
-    with pytest.raises(ValueError, match="2 hosts are needed, job 4711 has 1"):
-        SlurmJob.find(2)
-
-
-@pytest.mark.parametrize("tasks", ["2(x2),1", "1,2", "4,2(x7)"])
-def test_uneven_hosts(monkeypatch, program, tasks):
-    in_job(monkeypatch, tasks)
-    program("scontrol", "echo node1; echo node2; echo node3")
-    with pytest.raises(ValueError, match=rf"{re.escape(tasks)} tasks .* equally many"):
-        SlurmJob.find(2)
-
-
-def test_no_scontrol(monkeypatch, program):
-    in_job(monkeypatch)
-    with pytest.raises(ValueError, match="scontrol does not list the hosts"):
-        SlurmJob.find(2)
 
 
 def test_what_a_launch_has_left_is_ended_and_waited_for(program, tmp_path):
@@ -230,27 +225,20 @@ def test_what_is_known_of_a_job_that_has_ended(program):
     assert why_job_ended("7").endswith("Slurm says NODE_FAIL on node1")
 
 
-ENDED = [
-    ("echo 6; echo 7", False),
-    ("echo 70", True),
-    ("true", True),
-    ("echo slurm_load_jobs error: Unable to contact controller >&2; exit 1", False),
-]
-
-
-@pytest.mark.parametrize(("script", "ended"), ENDED)
-def test_a_job_that_is_over(program, script, ended):
-    program("squeue", script)
-    assert SlurmJob.has_ended("7") == ended
-
-
-def test_without_slurm_no_job_is_known_to_be_over(program):
-    assert not SlurmJob.has_ended("7")
-
-
-@pytest.mark.parametrize(("script", "ended"), ENDED)
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("echo 6; echo 7", False),
+        ("echo 70", True),
+        ("true", True),
+        ("echo slurm_load_jobs error: Unable to contact controller >&2; exit 1", False),
+        (None, False),  # Without Slurm, no job is known to be over.
+    ],
+)
 def test_the_owner_of_a_claim_lives_with_its_job(program, tmp_path, script, ended):
-    program("squeue", script)
+    if script:
+        program("squeue", script)
+    assert SlurmJob.has_ended("7") == ended
     (tmp_path / "work").mkdir()
     (tmp_path / "work/heartbeat").touch()
     owner = Owner(host="elsewhere", boot="", pid=1, started=1, job_id="7")
@@ -283,6 +271,7 @@ def test_a_job_array_that_slurm_refuses_says_why(program, tmp_path, capsys):
 
 
 SQUEUE = """\
+CLUSTER: a
 7|RUNNING|node[1-2]|None|/p|rule_job_wildcards_x_ddp.gloo.2x1
 8|PENDING||Resources|/p|rule_job_wildcards_x_ddp.gloo.1x1
 9|RUNNING|node3|None|/elsewhere|rule_job_wildcards_x_ddp.gloo.1x1
@@ -297,11 +286,10 @@ QUEUED = CellJob("8", "ddp.gloo.1x1", "PENDING", "", "Resources")
 
 def test_jobs_of_this_experiment_in_this_folder():
     cells = ("ddp.gloo.1x1", "ddp.gloo.2x1", "single.none.1x1")
-    alone = {cell: [cell] for cell in cells}
-    assert parse_queue(SQUEUE, "x", "/p", alone) == [RUNNING, QUEUED]
-
-
-def test_jobs_of_other_cells_are_nobodys():
+    jobs = parse_queue(SQUEUE, "x", "/p", {cell: [cell] for cell in cells})
+    assert jobs == [RUNNING, QUEUED]
+    said = ["job 7 running on node[1-2]", "job 8 queued (Resources)"]
+    assert [job.describe() for job in jobs] == said
     assert parse_queue(SQUEUE, "x", "/p", {"ddp.gloo.1x2": ["ddp.gloo.1x2"]}) == []
 
 
@@ -314,11 +302,6 @@ def test_a_shared_job_is_that_of_each_of_its_cells():
         ("14", "ddp.gloo.4x1"),
     ]
     assert parse_queue(line, "y", "/p", shared) == []
-
-
-def test_jobs_in_words():
-    assert RUNNING.describe() == "job 7 running on node[1-2]"
-    assert QUEUED.describe() == "job 8 queued (Resources)"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +344,4 @@ def test_waiting_goes_on_until_no_job_is_left():
         "  ddp.gloo.2x1  job 7 has ended, 1 left",
         "  ddp.gloo.1x1  job 8 has ended, 0 left",
     ]
-
-
-def test_nothing_is_said_where_nothing_was_lost():
     assert not wait_for_lost_jobs(list, say=pytest.fail)

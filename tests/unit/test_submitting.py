@@ -74,7 +74,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
         ("Requested reservation is invalid", "sbatch in site.yaml"),
         ("Invalid --nice specification", "sbatch in site.yaml"),
         ("unrecognized option '--nosuch=1'", "sbatch in site.yaml"),
-        ("something new", "something new"),
+        ("something new", ""),
     ],
 )
 def test_a_refusal_has_sbatchs_words_and_a_remedy(said, remedy):
@@ -82,12 +82,8 @@ def test_a_refusal_has_sbatchs_words_and_a_remedy(said, remedy):
     assert explained.startswith(said)
     assert remedy in explained
     assert "\n" not in explained
-
-
-def test_other_failures_of_a_submission_are_told_as_they_are():
-    assert explain_refusal("Job submission failed with exception: x\n  more") == (
-        "Job submission failed with exception: x"
-    )
+    other = "Job submission failed with exception: x"
+    assert explain_refusal(f"{other}\n  more") == other
 
 
 def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(plugin, layout):
@@ -134,15 +130,9 @@ def test_status_tells_why_a_job_was_refused(tmp_path, monkeypatch):
     state = find_state(plan, layout, cell)
     assert (state.status, state.launches) == ("not-run", "0/2")
     assert state.reason == "invalid partition"
-
-
-def test_a_cell_id_may_have_characters_that_no_image_has(layout):
-    cell = "ddp.gloo.1x2.convnet.digits.batch_size=32,lr=0.1+x"
-    need = Need(JOB, cell)
-    write_json(
-        need.file(layout),
-        {"schema": 1, "kind": JOB, "name": cell, "reason": "no", "log": ""},
-    )
+    # A cell's id may have characters that no image has.
+    need = Need(JOB, "ddp.gloo.1x2.convnet.digits.batch_size=32,lr=0.1+x")
+    note_attempt(need, "no", "")
     assert explain_failures(layout, [need]) == "no"
 
 

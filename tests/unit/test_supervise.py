@@ -26,19 +26,6 @@ def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
         )
 
 
-def test_ranks_that_have_reported_do_not_keep_the_others_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervise, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(supervise, "LEAVING_GRACE", 0.1)
-    (tmp_path / "work").mkdir()
-    for rank in range(2):
-        (tmp_path / f"work/rank{rank}.json").write_text('{"rank": {}}')
-    with subprocess.Popen(["sleep", "60"]) as launcher:
-        try:
-            assert wait_for(launcher, tmp_path) == "leaving"
-        finally:
-            launcher.kill()
-
-
 def test_each_report_is_read_once(tmp_path, monkeypatch):
     read: list[str] = []
 
@@ -66,18 +53,26 @@ def test_each_report_is_read_once(tmp_path, monkeypatch):
     assert read.count("rank1.json") == 1
 
 
+DONE, FAILED = {"rank": {}}, {"error": {"message": "no luck"}}
+
+
 @pytest.mark.parametrize(
-    ("report", "reason"),
-    [({"error": {"message": "no luck"}}, "failure"), ({"rank": {}}, "timeout")],
+    ("told", "reason"),
+    [
+        # Ranks that have reported do not keep the others waiting, and those that wait
+        # for a rank that failed do not wait for long.
+        ({0: DONE, 1: DONE}, "leaving"),
+        ({1: FAILED}, "failure"),
+        ({1: DONE}, "timeout"),
+    ],
 )
-def test_those_that_wait_for_a_rank_that_failed_do_not_wait_for_long(
-    tmp_path, monkeypatch, report, reason
-):
+def test_why_a_launcher_is_ended(tmp_path, monkeypatch, told, reason):
     monkeypatch.setattr(supervise, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(supervise, "FAILURE_GRACE", 0.1)
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "rank1.json").write_text(json.dumps(report))
+    monkeypatch.setattr(supervise, "LEAVING_GRACE", 0.1)
+    (tmp_path / "work").mkdir()
+    for rank, report in told.items():
+        (tmp_path / f"work/rank{rank}.json").write_text(json.dumps(report))
     with subprocess.Popen(["sleep", "60"]) as launcher:
         try:
             assert wait_for(launcher, tmp_path) == reason

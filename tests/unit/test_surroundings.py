@@ -56,6 +56,12 @@ def look(folder: Path) -> Surroundings:
     return found
 
 
+def quota_of(looking: Surroundings) -> tuple[float | None, int, int]:
+    found = looking.end()
+    assert found is not None
+    return found["quota"], found["periods"], found["throttled"]
+
+
 def test_cpus_of_this_rank_only(kernel):
     looking = look(kernel)
     ticks = os.sysconf("SC_CLK_TCK")
@@ -73,9 +79,7 @@ def test_the_quota_of_any_group_above(kernel):
     limit(kernel / "cgroup/job/step", "max", 0, 0)
     looking = look(kernel)
     limit(kernel / "cgroup/job", "150000", 140, 30)
-    found = looking.end()
-    assert found is not None
-    assert (found["quota"], found["periods"], found["throttled"]) == (1.5, 40, 20)
+    assert quota_of(looking) == (1.5, 40, 20)
 
 
 def test_the_quota_of_the_first_version_of_control_groups(kernel):
@@ -87,9 +91,7 @@ def test_the_quota_of_the_first_version_of_control_groups(kernel):
     (group / "cpu.stat").write_text("nr_periods 5\nnr_throttled 1\nthrottled_time 9\n")
     looking = look(kernel)
     (group / "cpu.stat").write_text("nr_periods 9\nnr_throttled 4\nthrottled_time 9\n")
-    found = looking.end()
-    assert found is not None
-    assert (found["quota"], found["periods"], found["throttled"]) == (0.5, 4, 3)
+    assert quota_of(looking) == (0.5, 4, 3)
 
 
 def test_a_short_window_says_nothing(tmp_path):
