@@ -75,7 +75,7 @@ def test_a_job_array_that_does_not_start_in_time_says_which_tasks(site, snakemak
     assert row["status"] == "cancelled"
     said, _, stood = row["reason"].partition("; ")
     assert said == "job array not started within 15 s: of 2 tasks 1 (Resources)"
-    # The rank of the task that did start.
-    assert stood.startswith("rank 0 at process_group.py:")
+    # The rank of the task that did start waits for the other, or imports torch still.
+    assert stood.startswith("rank 0 at ")
     assert not [job for job in queue(site) if "_late_" in job]
     wait_until(lambda: not site.processes(), 20, "nothing left")

@@ -55,27 +55,21 @@ def argv_of(name: str, ranks: int, **changes) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ranks", [1, 2, 7])
-def test_command(name, ranks):
-    argv = argv_of(name, ranks)
-    assert isinstance(argv, list)
-    assert all(isinstance(word, str) and word for word in argv)
-    assert argv[-1] == str(SPEC)
-    assert argv == argv_of(name, ranks)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_command_or_hostfile_tells_the_number_of_ranks(name):
+    commands = [argv_of(name, ranks) for ranks in (1, 2, 7)]
+    for argv in commands:
+        assert all(isinstance(word, str) and word for word in argv)
+        assert argv[-1] == str(SPEC)
     if NAMES[name]["per"] == "rank":
         return  # The Slurm step tells each rank its place.
-    two, three = argv_of(name, 2), argv_of(name, 3)
-    assert two != three or f"--hostfile={SPEC.with_name('hostfile')}" in two
+    _, two, seven = commands
+    assert two != seven or f"--hostfile={SPEC.with_name('hostfile')}" in two
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("log", ["", "all is well\n", "rank 1 ended\nexitcode: 1\n"])
-def test_a_log_without_a_failure_has_no_exits(name, log):
-    assert dict(find_launcher(name).read_exits(log)) == {}
+def test_a_log_without_a_failure_has_no_exits(name):
+    for log in ("", "all is well\n", "rank 1 ended\nexitcode: 1\n"):
+        assert dict(find_launcher(name).read_exits(log)) == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,28 +95,19 @@ def test_horovodrun_starts_ranks_by_what_connects_them(backend, flag):
     assert {"--gloo", "--mpi"} & set(argv) == {flag}
 
 
-YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-
-
-def test_open_mpi_stays_on_the_loopback_interface_of_one_host():
-    told = mpirun.build_variables(make_launch(2), root=False)
-    assert told == {
-        "OMPI_MCA_btl_tcp_if_include": "lo",
-        "OMPI_MCA_oob_tcp_if_include": "lo",
-    }
+def test_open_mpi_stays_on_the_interface_yields_shared_cores_and_serves_root():
+    usual = mpirun.build_variables(make_launch(2), root=False)
+    names = {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"}
+    assert usual == dict.fromkeys(names, "lo")
     shape = make_shape(2, nodes=2, ranks_per_node=1)
     spread = make_launch(2, shape=shape, hosts=("node1", "node2"))
     assert mpirun.build_variables(spread, root=False) == {}
     over = dataclasses.replace(spread, interface="ib0")
     assert set(mpirun.build_variables(over, root=False).values()) == {"ib0"}
-
-
-def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root():
-    usual = mpirun.build_variables(make_launch(2), root=False)
-    shared = mpirun.build_variables(
-        make_launch(2, marks=["oversubscribed"]), root=False
-    )
-    assert shared == usual | YIELD
+    crowded = make_launch(2, marks=["oversubscribed"])
+    assert mpirun.build_variables(crowded, root=False) == usual | {
+        "OMPI_MCA_mpi_yield_when_idle": "1"
+    }
     root = mpirun.build_variables(make_launch(2), root=True)
     assert root.keys() - usual.keys() == {
         "OMPI_ALLOW_RUN_AS_ROOT",
@@ -139,10 +124,9 @@ def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank():
     assert told.items() > ON_ONE_HOST.items()
     shape = make_shape(2, nodes=2, ranks_per_node=1)
     across = hydra.build_variables(make_launch(2, shape=shape))
-    assert (
-        across.items() >= {k: told[k] for k in told.keys() - ON_ONE_HOST.keys()}.items()
-    )
-    assert across.keys() - told.keys() == set()
+    assert across.keys() <= told.keys()
+    kept = {k: told[k] for k in told.keys() - ON_ONE_HOST.keys()}
+    assert across.items() >= kept.items()
     assert across["I_MPI_HYDRA_BOOTSTRAP"] == "ssh"
     shared = hydra.build_variables(make_launch(2, marks=["oversubscribed"]))
     assert shared == told | {"I_MPI_WAIT_MODE": "1"}

@@ -42,18 +42,17 @@ def make_module(name: str, section: object = None) -> ModuleType:
 def test_every_file_is_a_section():
     files = [path for path in FOLDER.glob("*.py") if not path.name.startswith("_")]
     assert len(load_sections()) == len(files) > 10
+    # Their places differ.
+    assert len({section.order for section in load_sections().values()}) == len(files)
 
 
-def test_a_file_without_a_declaration_is_named():
-    with pytest.raises(TypeError, match=r"sections/empty\.py: expected SECTION"):
-        collect([make_module("empty")])
-
-
-def test_two_sections_of_one_name_are_named():
+def test_a_file_without_a_declaration_or_with_the_name_of_another_is_named():
     memory = load_sections()["memory"]
     modules = [make_module("memory", memory), make_module("again", memory)]
     with pytest.raises(TypeError, match=r"sections/again\.py: another file .*'memory'"):
         collect(modules)
+    with pytest.raises(TypeError, match=r"sections/empty\.py: expected SECTION"):
+        collect([make_module("empty")])
 
 
 @pytest.mark.parametrize("name", list(load_sections()))
@@ -76,11 +75,6 @@ def test_a_section_keeps_its_declaration(name, example, nothing):
             assert {len(row) for row in grid.rows} <= {len(grid.columns)}
         for drawing in content.drawings:
             assert drawing.question.endswith("?")
-
-
-def test_places_of_sections_differ():
-    orders = [section.order for section in load_sections().values()]
-    assert len(set(orders)) == len(orders)
 
 
 def test_plots_that_are_always_there(nothing):

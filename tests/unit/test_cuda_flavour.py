@@ -36,53 +36,36 @@ def test_flavour(asked, driver, capabilities, flavour):
     assert choose_flavour(asked, driver, capabilities) == flavour
 
 
+OLD_DRIVER = "has the NVIDIA driver {}, and the image {} has CUDA {}, which needs {} or"
+OLD_GPU = "capability {}, and the image {} has CUDA {}, .* kernels from {} on"
+TORCH12 = "2.10.0+cu128"
+OTHER, FLAVOUR = "name an image with another CUDA", "set cuda_flavour: cuda12 in site"
+
+
 @pytest.mark.parametrize(
-    ("torch", "image", "driver", "capability", "said"),
+    ("torch", "image", "driver", "capability", "said", "numbers", "remedy"),
     [
-        (
-            "2.13.0",
-            "nccl-cuda",
-            "570.86.15",
-            A100,
-            "has the NVIDIA driver 570.86.15, and the image nccl-cuda has CUDA 13.0, "
-            "which needs 580 or newer: have the driver updated, or set cuda_flavour: "
-            "cuda12 in site.yaml",
-        ),
-        (
-            "2.10.0+cu128",
-            "nccl12-cuda",
-            "470.82.01",
-            A100,
-            "has the NVIDIA driver 470.82.01, and the image nccl12-cuda has CUDA 12.8, "
-            "which needs 525 or newer: have the driver updated, or name an image with "
-            "another CUDA (images in site.yaml)",
-        ),
-        (
-            "2.13.0",
-            "nccl-cuda",
-            "580.65.06",
-            V100,
-            "has a GPU of compute capability 7.0, and the image nccl-cuda has CUDA "
-            "13.0, whose torch has kernels from 7.5 on: set cuda_flavour: cuda12 in "
-            "site.yaml",
-        ),
-        (
-            "2.10.0+cu128",
-            "nccl12-cuda",
-            "580.65.06",
-            6.0,
-            "has a GPU of compute capability 6.0, and the image nccl12-cuda has CUDA "
-            "12.8, whose torch has kernels from 7 on: name an image with another CUDA "
-            "(images in site.yaml)",
-        ),
-        ("2.6.0+cu118", "old", "470.82.01", V100, None),
-        ("2.13.0+cpu", None, "470.82.01", V100, None),
-        # A vendor's build says no CUDA.
-        ("2.9.0a0+145a3a7", "ngc", "470.82.01", A100, None),
+        ("2.13.0", "nccl-cuda", "570.86.15", A100, OLD_DRIVER, (13.0, 580), FLAVOUR),
+        ("2.13.0", "nccl-cuda", "580.65.06", V100, OLD_GPU, (13.0, 7.5), FLAVOUR),
+        (TORCH12, "nccl12-cuda", "470.82.01", A100, OLD_DRIVER, (12.8, 525), OTHER),
+        (TORCH12, "nccl12-cuda", "580.65.06", 6.0, OLD_GPU, (12.8, 7), OTHER),
     ],
 )
-def test_what_does_not_fit_an_image(torch, image, driver, capability, said):
-    assert next(find_misfits(torch, image, driver, [capability]), None) == said
+def test_what_does_not_fit_an_image(
+    torch, image, driver, capability, said, numbers, remedy
+):
+    what = driver if said == OLD_DRIVER else capability
+    (found,) = find_misfits(torch, image, driver, [capability])
+    assert re.search(f"{said.format(what, image, *numbers)}.*{remedy}", found)
+
+
+@pytest.mark.parametrize(
+    ("torch", "image"),
+    # A vendor's build says no CUDA.
+    [("2.6.0+cu118", "old"), ("2.13.0+cpu", None), ("2.9.0a0+145a3a7", "ngc")],
+)
+def test_what_fits_an_old_driver(torch, image):
+    assert not [*find_misfits(torch, image, "470.82.01", [V100])]
 
 
 def test_the_version_of_a_driver(tmp_path):

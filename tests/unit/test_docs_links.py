@@ -108,20 +108,3 @@ def test_paths_in_the_documents_exist():
         if path not in EXAMPLES and "NAME" not in path and not (ROOT / path).exists()
     ]
     assert missing == []
-
-
-@pytest.mark.parametrize(
-    ("text", "broken"),
-    [
-        ("[a](other.md)", ["page.md: other.md"]),
-        ("[a](#nowhere)", ["page.md: #nowhere: no such heading"]),
-        ("# Some `code`, twice\n[a](#some-code-twice)", []),
-        ("`[a](other.md)`", []),
-        ("```\n[a](other.md)\n```", []),
-        ("[a](https://example.org/x)", []),
-    ],
-)
-def test_broken_links_are_found(tmp_path, text, broken):
-    page = tmp_path / "page.md"
-    page.write_text(text)
-    assert list(find_broken(page)) == broken

@@ -36,7 +36,6 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--profile", "slurm_profile"], "slurm_profile"),
         (["--profile=slurm_profile", "all"], "slurm_profile"),
         (["--profile", "none", "--cores", "1"], DEFAULT_PROFILE),
-        (["-n", "--profile", "slurm_profile"], "slurm_profile"),
         (["--profile", "slurm_profile/config.yaml"], "slurm_profile"),
         # Of several profiles, the last one with a site file is used.
         (["--profile", "local_profile", "--profile", "slurm_profile"], "slurm_profile"),
@@ -49,18 +48,13 @@ def test_profile(argv, profile):
     assert read_invocation(argv).profile == Path(profile)
 
 
-def test_profile_by_an_absolute_path(tmp_path):
+def test_profile_by_an_absolute_path_and_from_the_environment(tmp_path, monkeypatch):
     path = tmp_path / "slurm_profile"
     assert read_invocation(["--profile", str(path)]).profile == path
-
-
-@pytest.mark.parametrize(
-    ("argv", "profile"),
-    [([], "slurm_profile"), (["--profile", "local_profile"], "local_profile")],
-)
-def test_profile_from_the_environment(monkeypatch, argv, profile):
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "slurm_profile")
-    assert read_invocation(argv).profile == Path(profile)
+    assert read_invocation([]).profile == Path("slurm_profile")
+    given = ["--profile", "local_profile"]
+    assert read_invocation(given).profile == Path("local_profile")
 
 
 @pytest.mark.parametrize(("argv", "kind"), read_pairs("flags.txt"))
@@ -92,13 +86,9 @@ def test_snakemake_knows_every_flag():
     assert set(PASSIVE) <= vars(arguments).keys()
 
 
-def test_it_reads_its_own_command_line(monkeypatch):
+def test_it_reads_its_own_command_line_and_is_silent(monkeypatch, capfd):
     monkeypatch.setattr("sys.argv", ["snakemake", "-n", "--profile", "slurm_profile"])
     invocation = read_invocation()
     assert invocation.profile == Path("slurm_profile")
     assert invocation.dry_run
-
-
-def test_it_is_silent(capfd):
-    read_invocation(["-n", "--profile", "local_profile"])
     assert capfd.readouterr() == ("", "")

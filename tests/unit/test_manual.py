@@ -66,26 +66,20 @@ def test_rendezvous(tmp_path, first, monkeypatch):
     assert file.exists() is bool(first)
 
 
-def test_rendezvous_at_a_host_that_is_unknown_here(tmp_path):
+def test_rendezvous_at_an_unknown_host_or_a_stale_file(tmp_path):
     said = rf"the host {socket.gethostname()} cannot resolve no-host.invalid: "
     with pytest.raises(OSError, match=said):
         choose_rendezvous("env", tmp_path, "no-host.invalid", 20017)
-
-
-def test_stale_rendezvous_is_refused(tmp_path):
     (tmp_path / "rendezvous").touch()
     with pytest.raises(ValueError, match="rendezvous is left from an earlier launch"):
         choose_rendezvous("file", tmp_path)
     assert choose_rendezvous("tcp", tmp_path), "it is in the way of no other method"
 
 
-def test_all_end_well():
-    assert await_ranks(start("", "import time; time.sleep(0.2)", "")) == {}
-
-
 @pytest.mark.parametrize(
     ("programs", "failed"),
     [
+        pytest.param(["", "import time; time.sleep(0.2)", ""], {}, id="all end well"),
         pytest.param([FOR_EVER, "raise SystemExit(3)"], {1: 3}, id="exit code"),
         pytest.param(["", FOR_EVER, KILLED], {2: -9}, id="signal"),
         pytest.param([DEAF, KILLED], {1: -9}, id="the other takes no SIGTERM"),

@@ -37,11 +37,8 @@ def test_threads_of_a_core_are_one(system, allowed, cores):
     assert physical_cores(allowed, system) == cores
 
 
-def test_where_nothing_is_told_each_cpu_is_a_core(tmp_path):
+def test_without_facts_each_cpu_is_a_core_of_the_own_affinity(tmp_path):
     assert physical_cores({3, 1}, tmp_path) == [[1], [3]]
-
-
-def test_without_cpus_it_is_the_own_affinity():
     found = [cpu for core in physical_cores() for cpu in core]
     assert sorted(found) == sorted(os.sched_getaffinity(0))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,11 +30,6 @@ def plan(tmp_path: Path) -> Plan:
     return read_plan_of(tmp_path, TEXT)
 
 
-def write(plan: Plan, path: Path, **changes: Any) -> Path:
-    path.write_text(json.dumps({**json.loads(plan.to_json()), **changes}))
-    return path
-
-
 def test_round_trip(plan, tmp_path):
     path = tmp_path / "plan.json"
     path.write_bytes(plan.to_json())
@@ -44,9 +38,6 @@ def test_round_trip(plan, tmp_path):
     assert again.to_json() == plan.to_json()
     assert list(again.cells) == list(plan.cells)
     assert again.name == "x"
-
-
-def test_plan_is_equal_for_equal_input(plan, tmp_path):
     # Jobs compare the time of the plan, so an unchanged plan must not be rewritten.
     assert read_plan_of(tmp_path, TEXT).to_json() == plan.to_json()
 
@@ -76,13 +67,6 @@ def test_feasible_cells(plan):
     assert {c.cell.topology for c in marked} == {"1x3"}
 
 
-@pytest.mark.parametrize("version", [0, 1, None])
-def test_other_versions_are_refused(plan, tmp_path, version):
-    path = write(plan, tmp_path / "plan.json", schema=version)
-    with pytest.raises(ValueError, match=rf"^{path} has plan schema {version}, this"):
-        read_plan(path)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -94,13 +78,17 @@ def test_other_versions_are_refused(plan, tmp_path, version):
     ],
 )
 def test_damaged_plan_is_named(plan, tmp_path, changes):
+    path = tmp_path / "plan.json"
     value = json.loads(plan.to_json())
+    for version in (0, 1, None):
+        path.write_text(json.dumps({**value, "schema": version}))
+        with pytest.raises(ValueError, match=rf"^{path} has plan schema {version}, t"):
+            read_plan(path)
     if "field" in changes:
         value["cells"][0][changes["field"]]["more"] = 1
     else:
         value |= changes
         value = {k: v for k, v in value.items() if v is not ...}
-    path = tmp_path / "plan.json"
     path.write_text(json.dumps(value))
     with pytest.raises(ValueError, match=rf"^{path} is damaged"):
         read_plan(path)

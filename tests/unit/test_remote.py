@@ -33,9 +33,6 @@ MODULE = (sys.executable, "-m", "rankbench.rank.world.remote")
 )
 def test_arguments_of_ssh(arguments, host, command):
     assert read_ssh(arguments.split()) == (host, command)
-
-
-def test_ssh_without_a_host():
     with pytest.raises(ValueError, match="no host"):
         read_ssh(["-x", "-p", "22"])
 

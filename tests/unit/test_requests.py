@@ -25,17 +25,16 @@ def measured(layout: Layout, attempt: int) -> None:
     layout.launch("c", attempt, 1).mkdir(parents=True)
 
 
-def test_first_request(layout):
-    assert read_request(layout, "c") is None
-    assert make_request(layout, "c", launches=6, cell_hash="h") == Request(1, 6, "h")
-    assert read_request(layout, "c") == Request(1, 6, "h")
-
-
 def test_request_is_made_once(layout):
+    assert read_request(layout, "c") is None
     first = make_request(layout, "c", launches=6, cell_hash="h")
+    assert first == read_request(layout, "c") == Request(1, 6, "h")
     time = layout.request("c").stat().st_mtime_ns
     assert make_request(layout, "c", launches=6, cell_hash="other") == first
     assert layout.request("c").stat().st_mtime_ns == time
+    # Requests of cells are apart.
+    assert read_request(layout, "d") is None
+    assert make_request(layout, "d", again=True, launches=3, cell_hash="h").attempt == 1
 
 
 def test_rerun_asks_for_the_next_attempt(layout):
@@ -54,21 +53,12 @@ def test_more_or_fewer_launches_belong_to_the_same_attempt(layout):
         assert read_request(layout, "c") == Request(1, launches, "h")
 
 
-def test_rerun_without_a_request(layout):
-    assert make_request(layout, "c", again=True, launches=3, cell_hash="h").attempt == 1
-
-
 @pytest.mark.parametrize("again", [False, True])
 def test_a_lost_request_does_not_reuse_an_attempt(layout, again):
     measured(layout, 1)
     measured(layout, 4)
     request = make_request(layout, "c", again=again, launches=6, cell_hash="h")
     assert request.attempt == 5
-
-
-def test_requests_of_cells_are_apart(layout):
-    make_request(layout, "c", again=True, launches=6, cell_hash="h")
-    assert read_request(layout, "d") is None
 
 
 @pytest.mark.parametrize("text", ["{", '{"attempt": 1}', "[1]"])

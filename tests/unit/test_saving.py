@@ -73,13 +73,10 @@ def test_a_file_that_could_run_code_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"model\.pt is not a saved model"):
         load_model(tmp_path / "model.pt")
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
-def test_other_files_are_refused(value, tmp_path):
-    torch.save(value, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="must map names to tensors"):
-        load_model(tmp_path / "other.pt")
+    for value in ([1, 2], {"a": 1}):
+        torch.save(value, tmp_path / "other.pt")
+        with pytest.raises(ValueError, match="must map names to tensors"):
+            load_model(tmp_path / "other.pt")
 
 
 def test_models_of_a_launch(tmp_path):

@@ -32,24 +32,17 @@ def with_scratch(folder: Path | None) -> AbstractContextManager[str | None]:
     return private_scratch(make_spec(scratch=folder), ThisMachine())
 
 
-def test_no_two_launches_have_the_same(tmp_path):
-    folders = {folder_of(tmp_path, job) for job in (None, "7", None, "7")}
-    assert len(folders) == 4
-    assert scratch_of(None, "7") is None
-
-
 def test_it_is_private_and_goes_with_the_launch(tmp_path):
     folder = folder_of(tmp_path)
     with with_scratch(folder):
         assert folder.stat().st_mode & 0o777 == 0o700
         assert not list(folder.iterdir())
         (folder / "left").mkdir()
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_one_nothing_happens(tmp_path):
     with with_scratch(None):
         assert not list(tmp_path.iterdir())
+    # No two launches have the same.
+    assert len({folder_of(tmp_path, job) for job in (None, "7", None, "7")}) == 4
+    assert scratch_of(None, "7") is None
 
 
 def test_a_folder_that_is_not_there(tmp_path):
