@@ -151,6 +151,18 @@ def in_file(path: Path, *, override: str | None = None) -> Iterator[None]:
         raise ValueError("\n".join(lines)) from error
 
 
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Prefix each line of a ValueError with the place, unless that is empty."""
+    try:
+        yield
+    except ValueError as error:
+        if not place:
+            raise
+        lines = str(error).splitlines()
+        raise ValueError("\n".join(f"{place}: {line}" for line in lines)) from error
+
+
 def _point(path: Path, scopes: Sequence[Node], said: str) -> str:
     found = None
     for word in re.split(r": |\.", said):

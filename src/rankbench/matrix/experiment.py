@@ -6,8 +6,7 @@ Its layers are merged: its top level, its blocks, and an override.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rankbench.cell import LONGEST_ID, Cell, safe_name
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
 from rankbench.matrix.own import OwnFiles, adopt
-from rankbench.matrix.selection import Filter
+from rankbench.matrix.selection import find_matching
 from rankbench.matrix.site import check_images
 from rankbench.schema import (
     Schema,
@@ -26,6 +25,7 @@ from rankbench.schema import (
     keys_of,
     load_schema,
     load_yaml,
+    naming,
     with_defaults,
 )
 
@@ -195,22 +195,13 @@ def _pin(cells: Mapping[str, Cell], hosts: Sequence[str]) -> dict[str, Cell]:
 
 
 def _exclude(cells: dict[str, Cell], entries: list[Any]) -> dict[str, Cell]:
-    filters = []
+    refused: set[str] = set()
     for entry in entries:
         with naming("exclude"):
-            refused = Filter.parse(entry)
-            refused.check(list(cells.values()))
-            if not any(refused.accepts(cell) for cell in cells.values()):
-                raise ValueError(f"no cell matches {entry!r}")
-        filters.append(refused)
-    left = {
-        cell_id: cell
-        for cell_id, cell in cells.items()
-        if not any(refused.accepts(cell) for refused in filters)
-    }
-    if not left:
+            refused |= find_matching(cells, entry)
+    if len(refused) == len(cells):
         raise ValueError(f"the matrix is empty: exclude removes all {len(cells)} cells")
-    return left
+    return {name: cell for name, cell in cells.items() if name not in refused}
 
 
 # Keys of a published row that are text; all others are numbers.
@@ -327,18 +318,6 @@ def read_layers(
                 raise ValueError("the key 'strategy' is missing")
         blocks.append(Block(place, with_defaults(merged, swept), published))
     return values, blocks
-
-
-@contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Prefix each line of a ValueError with the place, unless that is empty."""
-    try:
-        yield
-    except ValueError as error:
-        if not place:
-            raise
-        lines = str(error).splitlines()
-        raise ValueError("\n".join(f"{place}: {line}" for line in lines)) from error
 
 
 def _read_overrides(

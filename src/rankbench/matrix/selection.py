@@ -2,71 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from rankbench.cell import Cell, spell_value
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.plan import Plan, PlannedCell
-from rankbench.schema import did_you_mean
+from rankbench.schema import did_you_mean, naming
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Accepts a cell if the cell has one of the values for every key.
+def find_matching(cells: Mapping[str, Cell], text: str) -> set[str]:
+    """Ids of the cells that have one of the values for every key.
 
-    Attributes:
-        wanted: field of the cell or option of its strategy -> accepted values.
+    Args:
+        cells: by id.
+        text: such as ``"strategy=dp,ddp topology=1x2"``.
+
+    Raises:
+        ValueError: a part is not key=value,value; a key or a value occurs in no cell,
+            which is most often a typing error; or no cell has all of them.
     """
-
-    wanted: Mapping[str, frozenset[str]]
-
-    @classmethod
-    def parse(cls, text: str) -> Filter:
-        """Read ``"strategy=dp,ddp topology=1x2"``.
-
-        Raises:
-            ValueError: a part is not key=value,value.
-        """
-        wanted: dict[str, frozenset[str]] = {}
-        for part in text.split():
-            key, equals, values = part.partition("=")
-            if not (key and equals and all(values.split(","))):
-                raise ValueError(f"{part!r} is not key=value,value")
-            if key in wanted:
-                raise ValueError(f"{key!r} appears twice in {text!r}")
-            wanted[key] = frozenset(values.split(","))
-        if not wanted:
-            raise ValueError("an empty filter: expected key=value,value")
-        return cls(wanted)
-
-    def accepts(self, cell: Cell) -> bool:
-        return all(spell(cell, key) in values for key, values in self.wanted.items())
-
-    def check(self, cells: Sequence[Cell]) -> None:
-        """Check that each key and value occurs in some cell, to find typing errors.
-
-        Raises:
-            ValueError: one does not occur; suggests a similar one.
-        """
-        keys = sorted({key for cell in cells for key in cell.fields})
-        for key, values in self.wanted.items():
-            if key not in keys:
-                raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
-            spelled = (spell(cell, key) for cell in cells)
-            present = {word for word in spelled if word is not None}
-            for value in sorted(values - present):
-                raise ValueError(
-                    f"no cell has {key}={value} (there are "
-                    f"{', '.join(sorted(present))})"
-                    f"{did_you_mean(value, present)}"
-                )
-
-
-def spell(cell: Cell, key: str) -> str | None:
-    """The value of a field or of an option as text; None if there is no such key."""
-    fields = cell.fields
-    return spell_value(fields[key]) if key in fields else None
+    fields = {
+        name: {key: spell_value(value) for key, value in cell.fields.items()}
+        for name, cell in cells.items()
+    }
+    keys = sorted({key for own in fields.values() for key in own})
+    found, seen = {*cells}, set()
+    for part in text.split():
+        key, equals, values = part.partition("=")
+        wanted = {*values.split(",")}
+        if not (key and equals and all(wanted)):
+            raise ValueError(f"{part!r} is not key=value,value")
+        if key in seen:
+            raise ValueError(f"{key!r} appears twice in {text!r}")
+        if key not in keys:
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
+        seen.add(key)
+        present = {own[key] for own in fields.values() if key in own}
+        for value in sorted(wanted - present):
+            raise ValueError(
+                f"no cell has {key}={value} (there are {', '.join(sorted(present))})"
+                f"{did_you_mean(value, present)}"
+            )
+        found = {name for name in found if fields[name].get(key) in wanted}
+    if not seen:
+        raise ValueError("an empty filter: expected key=value,value")
+    if not found:
+        raise ValueError(f"no cell matches {text!r}")
+    return found
 
 
 def find_cell(plan: Plan, cell_id: str) -> PlannedCell:
@@ -90,15 +72,9 @@ def select_cells(plan: Plan, only: str | None) -> list[PlannedCell]:
     Raises:
         ValueError: the filter is malformed, or no cell matches it.
     """
-    planned = list(plan.cells.values())
     if not only:
-        return planned
-    try:
-        wanted = Filter.parse(only)
-        wanted.check([p.cell for p in planned])
-    except ValueError as error:
-        raise ValueError(f"only: {error}") from error
-    chosen = [p for p in planned if wanted.accepts(p.cell)]
-    if not chosen:
-        raise ValueError(f"only: no cell matches {only!r}")
-    return chosen
+        return list(plan.cells.values())
+    with naming("only"):
+        cells = {name: planned.cell for name, planned in plan.cells.items()}
+        chosen = find_matching(cells, only)
+    return [planned for name, planned in plan.cells.items() if name in chosen]
