@@ -110,15 +110,18 @@ def make_site(**changes: Any) -> Site:
         "cores": 2,
         "scheduler": scheduler,
         "exclusive": scheduler == "slurm",
-        "native": make_software(),
         "cuda_flavour": "cuda",
     }
     del values["devices_per_node"]
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}
-    if software:
-        values["native"] = make_software(**software)
+    values["native"] = make_software(**software)
     assert changes.keys() <= values.keys()
-    return Site.of_facts({**values, **changes})
+    values |= changes
+    values["native"] = values["native"] and dataclasses.asdict(values["native"])
+    values["images"] = {
+        name: dataclasses.asdict(one) for name, one in values["images"].items()
+    }
+    return Site.from_dict(values)
 
 
 def make_software(**changes: Any) -> Software:

@@ -52,7 +52,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small):
     done = small.rankbench("run", "-n", "--only", "strategy=ddp", "backend=gloo")
     assert done.returncode == 0, done.stdout
     assert "1 cell: 1 to measure" in done.stdout
-    assert "the first will tell how long it takes" in done.stdout
+    assert "duration not known before the first launch" in done.stdout
     assert f"$ {COMMAND} --config " in done.stdout
     assert "'only=strategy=ddp backend=gloo'" in done.stdout
     done = small.rankbench("run", "-n", "--only", "strategy=ddp", "--json")

@@ -129,7 +129,7 @@ def test_a_dry_run_writes_nothing(project):
     done = project.snakemake(flags=("-n",))
     assert done.returncode == 0, done.stdout
     assert "dp needs 2 CUDA devices" in done.stdout
-    assert "2 launches and 1 for gates or profiles, 5 processes" in done.stdout
+    assert "2 launches, 1 more for gates or profiles, 5 processes" in done.stdout
     after = sorted(
         p
         for p in project.root.rglob("*")

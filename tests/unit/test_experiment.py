@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import re
 from pathlib import Path
@@ -11,10 +10,8 @@ import pytest
 
 from factories import read_experiment, read_pairs, read_plan_of
 from rankbench.cell import OF_PLACE, find_bases
-from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
-from rankbench.schema import load_schema
 
 pytestmark = pytest.mark.unit
 
@@ -156,13 +153,6 @@ def test_cells_and_their_ids(tmp_path, text, ids):
     assert [name.replace(".convnet.digits", "") for name in cells] == ids
 
 
-def test_values_as_yaml_spells_them(tmp_path):
-    text = BASE + "gpudirect: [true, false]\nlearning_rate: [1e-3, 1E+1]\n"
-    cells = read_experiment(tmp_path, text).cells.values()
-    found = [(cell.gpudirect, cell.learning_rate) for cell in cells]
-    assert found == [(on, rate) for rate in (0.001, 10.0) for on in (True, False)]
-
-
 def test_options_are_swept_and_completed(tmp_path):
     cells = read_experiment(
         tmp_path,
@@ -231,41 +221,10 @@ def test_protocol(tmp_path, text, epochs, steps, evaluate):
     ],
 )
 def test_device(tmp_path, text, cuda, device):
-    (cell,) = read_experiment(tmp_path, BASE + text, cuda=cuda).cells.values()
-    assert cell.device == device
-
-
-def test_id_does_not_depend_on_the_machine(tmp_path):
-    here, there = (read_experiment(tmp_path, BASE, cuda=c) for c in (False, True))
-    assert here.cells.keys() == there.cells.keys()
-
-
-def test_exclude_names_options_and_variables(tmp_path):
-    text = "name: e\nstrategy: {ddp: {bucket_mb: [1, 25]}}\ntopology: [1x1, 1x2, 1x4]\n"
-    entry = "strategy=ddp bucket_mb=1 topology=1x1,1x2"
-    cells = read_experiment(tmp_path, f"{text}exclude: {entry}\n").cells.values()
-    kept = [(cell.options["bucket_mb"], cell.topology) for cell in cells]
-    assert kept == [(1, "1x4"), (25, "1x1"), (25, "1x2"), (25, "1x4")]
-    text = f"{BASE}env: [{{}}, {{A: 1}}]\noversubscribe: [true, false]\n"
-    text += "exclude: A=1 oversubscribe=true\n"
-    assert len(read_experiment(tmp_path, text).cells) == 3
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("learning_rate", [0.02]), ("warmup", 11), ("augment", ["affine"])],
-)
-def test_changing_a_default_changes_the_cells(tmp_path, monkeypatch, key, value):
-    before = read_experiment(tmp_path, BASE).cells
-    changed = copy.deepcopy(load_schema("experiment"))
-    assert changed["properties"][key]["default"] != value
-    changed["properties"][key]["default"] = value
-    monkeypatch.setattr(
-        experiment_module, "load_schema", lambda _name: copy.deepcopy(changed)
-    )
-    after = read_experiment(tmp_path, BASE).cells
-    assert after.keys() == before.keys()
-    assert all(after[c].hash() != before[c].hash() for c in before)
+    (found,) = read_experiment(tmp_path, BASE + text, cuda=cuda).cells.items()
+    assert found[1].device == device
+    # The id does not depend on the machine.
+    assert [found[0]] == [*read_experiment(tmp_path, BASE + text, cuda=not cuda).cells]
 
 
 def test_a_long_id_is_cut_and_stays_unique(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.assets import find_asset
 from rankbench.environ import explain_module, require
 from rankbench.matrix.site import read_site
 from rankbench.schema import load_yaml
@@ -133,13 +132,6 @@ def test_the_table_at_the_end_will_not_fail(tmp_path, monkeypatch, cli, without)
     without.add("pandas")
     assert "pip install 'rankbench[results]'" in cli("run", status=2).err
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["Snakefile", "containers/gloo.def", "workflow/schemas", "CITATION.cff"]
-)
-def test_assets_are_found(name):
-    assert find_asset(name).exists()
 
 
 def test_init_writes_a_profile_for_hosts(tmp_path, cli):

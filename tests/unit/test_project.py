@@ -36,13 +36,19 @@ from rankbench.record import Layout, read_json, write_if_changed, write_json
 pytestmark = pytest.mark.unit
 
 
+@pytest.fixture(autouse=True)
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs begin in a folder of their own, and leave the variables as they are."""
+    monkeypatch.setenv(PLAN_VARIABLE, "unset")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(
         run_module, "probe_machine", lambda programs, write: make_probe()
     )
-    monkeypatch.setenv(PLAN_VARIABLE, "unset")
-    monkeypatch.setenv("PYTHONPATH", "")
     (tmp_path / "e.yaml").write_text(
         "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nlaunches: 3\n"
         "overrides: {small: {topology: 1x1, launches: 2}}\n"
@@ -67,15 +73,11 @@ def test_opening_writes_nothing(opened):
     assert find_pending(opened).keys() == opened.plan.cells.keys()
 
 
-def test_a_job_finds_the_plan_that_the_main_process_wrote(opened):
+def test_a_job_finds_the_plan_that_was_written_and_requests_are_made_once(opened):
     begin(opened)
     again = reopen_run()
     assert again.plan == opened.plan
     assert again.layout == opened.layout
-
-
-def test_requests_are_made_once(opened):
-    begin(opened)
     before = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert len(before) == 4
     opened.lock.close()
@@ -178,7 +180,7 @@ def test_several_cells_can_be_measured_again_at_once(opened, tmp_path):
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
 
 
-def test_more_launches_of_a_cell_that_was_never_measured(opened, tmp_path):
+def test_more_launches_of_a_cell_and_an_override(opened, tmp_path):
     config = {
         "experiment": tmp_path / "e.yaml",
         "more": "single.none.1x1.convnet.digits=9",
@@ -188,9 +190,6 @@ def test_more_launches_of_a_cell_that_was_never_measured(opened, tmp_path):
     assert "  single.none.1x1.convnet.digits  9 launches of 1 rank" in (
         Preview(run).lines()
     )
-
-
-def test_an_override_has_results_of_its_own(opened, tmp_path):
     config = {"experiment": tmp_path / "e.yaml", "override": "small"}
     run = open_run(config, profile=tmp_path, write=False)
     assert run.layout.root == opened.layout.root.with_name("some-small")
@@ -276,11 +275,8 @@ def test_jobs_of_one_cell_are_split_likewise(tmp_path):
 def test_a_job_that_its_partition_does_not_allow_is_named(
     tmp_path, monkeypatch, capsys, limits, minutes
 ):
-    monkeypatch.setenv(PLAN_VARIABLE, "unset")
-    monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(start, "find_jobs", lambda *_: {})
     monkeypatch.setattr(SlurmJob, "limits", lambda: limits)
-    monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment")
     preview = Preview(run)
     begin(run)
@@ -377,20 +373,14 @@ def test_a_partition_that_slurm_does_not_have(opened, tmp_path, monkeypatch):
 def test_a_user_within_an_allocation_is_told_that_it_idles(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setenv(PLAN_VARIABLE, "unset")
-    monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment")
     begin(run, measures=False)
     run.lock.close()
     assert "within the Slurm job 4711" in capsys.readouterr().err
 
 
-def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkeypatch):
-    monkeypatch.setenv(PLAN_VARIABLE, "unset")
-    monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.chdir(tmp_path)
+def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path):
     run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
     begin(run, measures=False)
     run.lock.close()

@@ -129,28 +129,6 @@ def test_profiles_of_the_project_are_good():
         assert make_site(facts, make_probe(**GPUS), source=path).nodes >= 1
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("{partition: gpu}", r"sbatch\.partition: .*--partition .*key partition"),
-        # sbatch would take it for --partition.
-        ("{part: gpu}", r"sbatch\.part: .*--partition .*key partition"),
-        ("{nodes: 2}", r"sbatch\.nodes: .*topology"),
-        ("{exclusive: true}", r"sbatch\.exclusive: .*key exclusive"),
-        ("{gpus-per-node: 4}", r"sbatch\.gpus-per-node: .*gpus_per_node"),
-        ("{spread-job: false}", r"sbatch\.spread-job: expected true or a value"),
-        ("{constraint: [a, b]}", r"sbatch\.constraint: expected string"),
-        ("{C: a100}", r"sbatch"),
-        ("a100", r"sbatch: expected object"),
-    ],
-)
-def test_options_of_sbatch_that_are_refused(tmp_path, given, said):
-    path = tmp_path / "site.yaml"
-    path.write_text(f"sbatch: {given}\n")
-    with pytest.raises(ValueError, match=rf"site\.yaml:1: {said}"):
-        read_site(path)
-
-
 def test_other_options_of_sbatch_are_passed_on(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("sbatch: {constraint: a100, nodelist: a, time-min: 5, wait: 1}\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from factories import read_plan_of
+from factories import read_pairs, read_plan_of
 from rankbench.environ import for_slurm, submit_from_here
 from rankbench.failures import JOB, PLAN_VARIABLE, Need, explain_failures, note_attempt
 from rankbench.launch.hosts import slurm
@@ -60,23 +60,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return layout
 
 
-@pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
-        ("invalid partition specified: nosuch", "partition in site.yaml"),
-        ("Batch job submission failed: Invalid account or ...", "account in site.yaml"),
-        ("Invalid generic resource (gres) specification", "gres or devices_per_node"),
-        ("Requested time limit is invalid", "max_job_minutes"),
-        ("Batch job submission failed: Invalid qos specification", "qos in site.yaml"),
-        ("Socket timed out on send/recv operation", "scontrol ping"),
-        ("Job violates accounting/QOS policy (job submit limit)", "site.yaml"),
-        ("Batch job submission failed: Invalid feature specification", "sbatch in"),
-        ("Requested reservation is invalid", "sbatch in site.yaml"),
-        ("Invalid --nice specification", "sbatch in site.yaml"),
-        ("unrecognized option '--nosuch=1'", "sbatch in site.yaml"),
-        ("something new", ""),
-    ],
-)
+@pytest.mark.parametrize(("said", "remedy"), read_pairs("refused_submissions.txt"))
 def test_a_refusal_has_sbatchs_words_and_a_remedy(said, remedy):
     explained = explain_refusal(refused(said))
     assert explained.startswith(said)
@@ -145,25 +129,6 @@ def test_names_of_gpus_that_slurm_makes(plugin, layout, gres):
     job = SimpleNamespace(resources={"sbatch": f"--gres={gres}:4"})
     assert shlex.split(plugin.set_gres_string(job)) == [f"--gres={gres}:4"]
     assert plugin.set_gres_string(SimpleNamespace(resources={})).strip() == ""
-
-
-@pytest.mark.parametrize(
-    ("gres", "right"),
-    [
-        ("gpu:4", "gpu"),
-        ("gpu:a100:4", "gpu:a100"),
-        ("gpu:4(S:0-1)", "gpu"),
-        ("gpu:a100-sxm4-80gb:8(S:0,1)", "gpu:a100-sxm4-80gb"),
-        ("gpu:a100:4(S:0-1),nvme:1", "gpu:a100"),
-        ("nvme:1,gpu:a100:4", "gpu:a100"),
-        ("gpu:3090:4", "gpu:3090"),
-        ("gpu a100", "gpu a100"),
-    ],
-)
-def test_what_sinfo_prints_is_refused_with_the_right_spelling(gres, right):
-    with pytest.raises(ValueError, match="gres: ") as error:
-        check_gres(gres)
-    assert str(error.value).endswith(f": {right}")
 
 
 def test_slurms_commands_do_not_inherit_habits_of_the_user():

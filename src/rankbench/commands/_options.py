@@ -158,7 +158,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     ),
     "--memory": _switch("with -n: estimate memory and communication of a step"),
     "--fit": _row(
-        "with -n: find the largest that fits on the devices", choices=("batch_size",)
+        "with -n: find the largest batch that fits on the devices",
+        choices=("batch_size",),
     ),
     "--prepare": _switch("only make the data files: this needs the network"),
     "--dry-run": _switch("preview the run; write nothing"),
@@ -170,7 +171,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         choices=("fastest", "cheapest", "scaling", ""),
     ),
     "--wait-quiet": _row(
-        "wait so long for other programs to end",
+        "wait at most so long until other programs end",
         "MINUTES",
         default=0.0,
     ),
@@ -194,33 +195,37 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "data set, or your own file, for a model (digits)", default="digits"
     ),
     "--option": _row(
-        "option of the model; may be repeated",
+        "option of the model; repeat it for several",
         "NAME=VALUE",
         action="append",
         default=[],
     ),
-    "--margin": _row("a bracket of 1 is equal within this share", default=0.03),
-    "--efficiency": _row("least efficiency of a sensible topology", default=0.7),
+    "--margin": _row(
+        "rows are equal if their bracket is within this share of 1", default=0.03
+    ),
+    "--efficiency": _row("least efficiency of a topology worth using", default=0.7),
     "--details": _switch("say more than ten lines"),
     "--at": _row(
         "predict these topologies, which were not measured", "NODESxDEVICES", nargs="+"
     ),
     "--at-least": _row(
-        "share of the first side that each row must reach (0.95 of a baseline that "
-        "is named here)",
-        "SHARE",
+        "share of the first side's speed that each row must reach; a file is a "
+        "baseline, of which each row must reach 0.95",
+        "SHARE|FILE",
         type=_share_or_path,
     ),
-    "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
+    "--confidence": _row(
+        "probability that no verdict of all rows is wrong", default=0.95
+    ),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
     "--by": _row(
-        "each run with the one before, or the hosts of one run",
+        "date: compare each run with the one before; host: the hosts of one run",
         "date|host",
         choices=("date", "host"),
     ),
     "--models": _switch("compare models, of files or of launches"),
     "--save-baseline": _row("save the launches of the last side", "FILE", type=Path),
-    "--tolerance": _row("largest difference of elements to ignore", default=0.0),
+    "--tolerance": _row("ignore differences of elements up to this one", default=0.0),
     "--page": _row("also write a page with a plot", "FILE.html", type=Path),
     "--anonymise": _switch("replace names of hosts, users, accounts, jobs and paths"),
     "--sign": _row("sign with this SSH key, or one of ssh-agent", "KEY", type=Path),

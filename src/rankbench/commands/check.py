@@ -97,7 +97,7 @@ def _check_file(own: OwnFile, arguments: argparse.Namespace) -> int:
         ]
         print_json({"file": str(own.path), "kind": own.key, "checks": found})
         return OK if well else FINDING
-    word, more = _KINDS[own.key]
+    word = _KINDS.get(own.key, own.key)
     say(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
     for c in checks:
         unsure = "unsupported" if own.key != "script" else "to do"
@@ -110,19 +110,14 @@ def _check_file(own: OwnFile, arguments: argparse.Namespace) -> int:
         how = rankbench_command("run", experiment=arguments.experiment)
         say(f"to measure: {how} ARGUMENTS")
     else:
-        say(f"in an experiment: {own.key}: ./{own.path.name}{more}")
+        say(f"in an experiment: {own.key}: ./{own.path.name}")
     return OK if well else FINDING
 
 
-# Key of an experiment -> what its file is, and what else to know about the key.
+# Key of an experiment -> what its file is, where that is another word.
 _KINDS = {
-    "model": ("model", "; the gate then checks each strategy"),
-    "data": ("data set", ""),
-    "strategy": ("strategy", "; the gate then checks it"),
-    "script": (
-        "training script (a model defines build, a data set SHAPE)",
-        "",
-    ),
+    "data": "data set",
+    "script": "training script (a model defines build, a data set SHAPE)",
 }
 
 

@@ -37,8 +37,7 @@ SLURM_PROFILE, SSH_PROFILE = "slurm_profile", "ssh_profile"
         "init --slurm",
         "init --slurm gpu --site gpu_profile",
     ),
-    exits="0; 2 if the folder is not empty, a host is none, Slurm does not answer or "
-    "has no partition for you (then nothing is written)",
+    exits="0, or 2 on bad input or if Slurm does not answer (nothing is written)",
     json_holds="the folder, and the files written",
 )
 def init(arguments: argparse.Namespace) -> int:

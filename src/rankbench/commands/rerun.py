@@ -21,7 +21,7 @@ from rankbench.project.status import RERUN_WORDS, find_rerun
         "rerun --failed --only backend=gloo",
         "rerun scaling.yaml --stale --site slurm_profile",
     ),
-    exits="0 the cells are ok now (or none matched), 1 a cell is not, 2 bad input",
+    exits="0 the cells are ok now, or none matched; 1 a cell is not; 2 bad input",
     json_holds="the state of each chosen cell; the progress goes to stderr",
 )
 def rerun_cells(arguments: argparse.Namespace) -> int:

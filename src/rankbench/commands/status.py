@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rankbench.cell import Cell, spell_value
@@ -21,7 +21,6 @@ from rankbench.plan import PlannedCell
 from rankbench.project import Run
 from rankbench.project.status import State, find_state, find_turns
 from rankbench.record import (
-    Record,
     describe_launch,
     explain_damage,
     read_attempt,
@@ -39,7 +38,7 @@ from rankbench.schema import keys_of, load_schema
         "status ddp.gloo.1x2.convnet.digits",
         "status results/quickstart/results.tar.zst --json",
     ),
-    exits="0, 1 if a cell has failed, 2 on bad input",
+    exits="0 no cell has failed, 1 one has, 2 bad input",
     json_holds="the state of each cell, its log, the command that reruns it; of cells "
     "that are named also their launches",
 )
@@ -65,25 +64,18 @@ def show_status(arguments: argparse.Namespace) -> int:
         rows = describe_states(run, states, arguments)
         if arguments.cells:
             for cell, row in zip(cells, rows, strict=True):
-                row["records"] = _read_attempts(run, cell, arguments)
+                if damage := arguments.damaged.get(cell.id):
+                    raise damage
+                row["records"] = {
+                    number: read_attempt(run.layout.attempt(cell.id, number))
+                    for number in run.layout.attempts(cell.id)
+                }
         if arguments.json:
             print_json(rows)
         else:
             for cell, row in zip(cells, rows, strict=True):
                 say(*_describe(row, run, cell, arguments))
     return FINDING if any(state.has_failed for state in states.values()) else OK
-
-
-def _read_attempts(
-    run: Run, cell: PlannedCell, arguments: argparse.Namespace
-) -> dict[int, Sequence[Record]]:
-    """The records of each attempt of a cell."""
-    if damage := arguments.damaged.get(cell.id):
-        raise damage
-    return {
-        number: read_attempt(run.layout.attempt(cell.id, number))
-        for number in run.layout.attempts(cell.id)
-    }
 
 
 def _describe(

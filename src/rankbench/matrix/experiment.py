@@ -307,11 +307,17 @@ def read_layers(
     swept = {"properties": {key: schema["properties"][key] for key in keys}}
     if not values["blocks"]:
         return values, [Block("", with_defaults(top, swept))]
+    rule = schema["properties"]["blocks"]["items"]
+    of_block = {**swept["properties"], **rule["properties"]}
+    whole = {**schema, **rule, "properties": of_block, "required": []}
     blocks = []
     for number, entry in enumerate(given["blocks"], 1):
         place = f"block {number}"
         with naming(place):
-            block = _read_block(entry, schema)
+            if not isinstance(entry, Mapping):
+                raise ValueError(f"expected keys with values, got {entry!r}")
+            block = _with_lists(entry, whole)
+            check(block, whole)
             published = block.pop("published", [])
             merged = {**top, **block, **replaced}
             if not merged.get("strategy") and not merged.get("script"):
@@ -333,18 +339,6 @@ def _read_overrides(
         overrides[name] = _with_lists(keys, schema)
         check(overrides[name], rules, source=f"overrides.{name}")
     return overrides
-
-
-def _read_block(entry: Any, schema: Schema) -> dict[str, Any]:
-    if not isinstance(entry, Mapping):
-        raise ValueError(f"expected keys with values, got {entry!r}")
-    rule = schema["properties"]["blocks"]["items"]
-    keys = (*keys_of(schema), *keys_of(schema, "block"))
-    sweeps = {key: schema["properties"][key] for key in keys}
-    whole = {**schema, **rule, "properties": {**sweeps, **rule["properties"]}}
-    block = _with_lists(entry, whole)
-    check(block, {**whole, "required": []})
-    return block
 
 
 def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:

@@ -106,20 +106,18 @@ class Site:
         Raises:
             ValueError: a fact is missing.
         """
-        try:
-            native, images = facts["native"], facts["images"].items()
-            inside = {name: Software(**software) for name, software in images}
-            here = native and Software(**native)
-            return cls.of_facts({**facts, "native": here, "images": inside})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a site of this version: {error!r}") from error
-
-    @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> Site:
-        """Make a site from all its facts, some of which planning only passes on."""
         names = {field.name for field in dataclasses.fields(cls)} - {"others"}
         others = {name: value for name, value in facts.items() if name not in names}
-        return cls(**{name: facts[name] for name in names}, others=others)
+        try:
+            native, images = facts["native"], facts["images"].items()
+            software = {
+                "native": native and Software(**native),
+                "images": {name: Software(**inside) for name, inside in images},
+            }
+            known = {name: facts[name] for name in names}
+            return cls(**{**known, **software}, others=others)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a site of this version: {error!r}") from error
 
     def software_in(self, image: str | None) -> Software:
         """The software in an image; with None, on the machine itself."""
@@ -299,13 +297,13 @@ def make_site(
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     if elsewhere:
         capability = memory = None
-    return Site.of_facts(
+    return Site.from_dict(
         {
             **{key: facts[key] for key in facts if key != "devices_per_node"},
             "device": device,
             "cores": cores,
             "cuda_devices": gpus,
-            "native": software,
+            "native": software and dataclasses.asdict(software),
             "images": {},
             "device_memory_gib": facts["device_memory_gib"] or memory,
             "compute_capability": facts["compute_capability"] or capability,

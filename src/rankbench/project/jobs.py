@@ -10,7 +10,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,11 @@ def jobs_of(run: Run) -> dict[str, Job]:
     """
     if run.jobs is not None:
         return run.jobs
-    groups = _group(run, find_pending(run))
-    _check_budget(run, [cell for group in groups.values() for cell in group])
+    pending = [cell for cell in run.feasible if cell.id in find_pending(run)]
+    _check_budget(run, pending)
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in pending:
+        groups.setdefault(_group_of(run, cell), []).append(cell)
     jobs: dict[str, Job] = {}
     for name, group in groups.items():
         ids = [cell.id for cell in group]
@@ -133,15 +136,6 @@ def jobs_of(run: Run) -> dict[str, Job]:
             jobs[before] = job
     run.jobs = jobs
     return jobs
-
-
-def _group(run: Run, pending: Collection[str]) -> dict[str, list[PlannedCell]]:
-    """Return the pending cells by the names of their jobs."""
-    groups: dict[str, list[PlannedCell]] = {}
-    for cell in run.feasible:
-        if cell.id in pending:
-            groups.setdefault(_group_of(run, cell), []).append(cell)
-    return groups
 
 
 def _group_of(run: Run, cell: PlannedCell) -> str:
@@ -273,8 +267,7 @@ def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:
     budget, limit = run.plan.experiment["budget"], run.plan.experiment["time_limit"]
     if budget is None or not cells:
         return
-    lacks = find_pending(run)
-    means = [lacks[cell.id].mean for cell in cells]
+    means = [find_pending(run)[cell.id].mean for cell in cells]
     unknown = means.count(None)
     needed = sum(
         cell.cell.size.devices * (limit if mean is None else mean)

@@ -138,7 +138,7 @@ class Preview:
         launches = sum(self.pending.values())
         beside = sum(lack.beside for lack in self.lacks.values())
         processes = sum(c.shape.ranks * self.lacks[c.id].total for c in pending)
-        more = f" and {beside} for gates or profiles" if beside else ""
+        more = f", {beside} more for gates or profiles" if beside else ""
         limit = f"time_limit: {self.experiment['time_limit']:g} s each"
         if each := fill_means({**self.others, **self.means}):
             # As NEXT of the answer counts it, which does not know of gates.
@@ -152,7 +152,7 @@ class Preview:
             most = _hours(self._device_seconds({}))
             cost = f"at most {most} device-hours ({limit})"
         else:
-            cost = f"the first will tell how long it takes ({limit})"
+            cost = f"duration not known before the first launch ({limit})"
         lines = [f"{launches} launches{more}, {processes} processes: {cost}"]
         unknown = [
             c for c in pending if c.cell.device == "cuda" and c.estimated_mib is None
@@ -163,8 +163,8 @@ class Preview:
                 "run", options=options, **named_in(self.experiment)
             )
             lines.append(
-                f"nobody knows whether {len(unknown)} of them fit the memory of a GPU: "
-                f"{asked} estimates it"
+                f"not known whether {len(unknown)} of them fit into the memory of a "
+                f"GPU: {asked} estimates it"
             )
         if self.in_rounds:
             lines.append("in rounds: launches of the cells take turns in random order")

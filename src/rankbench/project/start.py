@@ -31,8 +31,6 @@ from rankbench.record import write_if_changed, write_json
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 
-_TELL_SECONDS = 60.0
-
 # Variable with the id of the process that has begun the run of its child.
 BEGUN = "RANKBENCH_BEGUN"
 
@@ -180,19 +178,16 @@ def wait_for_lost_jobs(
     Returns:
         Whether there were any.
     """
-    jobs, told = look(), 0.0
-    if not jobs:
+    if not (jobs := look()):
         return False
-    ids = {job.id for job in jobs}
     say(
-        f"{len(ids)} jobs of an earlier run are still in the queue. This run waits "
-        "for them, and then measures what is missing (scancel ends them sooner):"
+        f"{len({job.id for job in jobs})} jobs of an earlier run are still in the "
+        "queue. This run waits for them, and then measures what is missing (scancel "
+        "ends them sooner):"
     )
+    for job in jobs:
+        say(f"  {job.cell}  {job.describe()}")
     while jobs:
-        if time.monotonic() - told > _TELL_SECONDS:
-            for job in jobs:
-                say(f"  {job.cell}  {job.describe()}")
-            told = time.monotonic()
         time.sleep(every)
         try:
             left = look()
