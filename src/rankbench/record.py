@@ -528,11 +528,6 @@ def why_stale(
     return None
 
 
-def make_printable(text: str) -> str:
-    """A text of unknown origin, which the terminal must not obey."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def first_line(text: str, limit: int = 300) -> str:
     """The first line of a text that is not blank, shortened to `limit` characters."""
     for line in text.strip().splitlines() or [""]:

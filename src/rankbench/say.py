@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
-# Text in lines and columns has these.
-_LAYOUT = "\n\t"
+
+def make_printable(text: str, kept: str = "") -> str:
+    """A text of unknown origin, which the terminal must not obey."""
+    return "".join(c if c.isprintable() or c in kept else "?" for c in text)
 
 
 def say(*lines: object, aside: bool = False) -> None:
@@ -15,8 +17,6 @@ def say(*lines: object, aside: bool = False) -> None:
         lines: each may have several lines of text.
         aside: to stderr, because stdout is for results.
     """
-    text = "\n".join(map(str, lines))
-    safe = "".join(
-        char if char.isprintable() or char in _LAYOUT else "?" for char in text
-    )
+    # Text in lines and columns has breaks and tabs.
+    safe = make_printable("\n".join(map(str, lines)), kept="\n\t")
     print(safe, file=sys.stderr if aside else sys.stdout, flush=aside)

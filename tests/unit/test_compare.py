@@ -255,8 +255,7 @@ def test_a_share_decides_across_runs(
     assert baseline.stat().st_size < 5000
     of_results = compare_json(old, new, "--at-least", share or 0.95, status=status)
     shutil.rmtree(old)
-    named = (baseline, new, "--at-least", share) if share else ()
-    named = named or (new, "--at-least", baseline)
+    named = (baseline, new, "--at-least", share or 0.95)
     found = compare_json(*named, status=status)
     assert found["verdict"] == verdict
     for one in (found, of_results):
@@ -567,7 +566,7 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["old", "twin", "--margin", "3"], "margin 3"),
         (["old", "twin", "--at-least", "0"], "--at-least 0.0"),
         (["old", "--at-least", "0.9"], "old is one side"),
-        (["twin", "--at-least", "empty"], "no row has a throughput"),
+        (["empty", "twin", "--at-least", "1"], "no row has a throughput"),
         (["old", "twin", "--between", "image=a,b"], "--between: give one SIDE"),
         (["old", "empty", "--by", "date"], "does not say when"),
         (["old", "other"], "no cell in common"),

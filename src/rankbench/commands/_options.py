@@ -119,13 +119,6 @@ def _row(said: str, metavar: str | None = None, **keywords: Any) -> dict[str, An
     return {"help": said, **({"metavar": metavar} if metavar else {}), **keywords}
 
 
-def _share_or_path(text: str) -> float | Path:
-    try:
-        return float(text)
-    except ValueError:
-        return Path(text)
-
-
 def _switch(said: str) -> dict[str, Any]:
     return _row(said, action="store_true")
 
@@ -209,10 +202,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "predict these topologies, which were not measured", "NODESxDEVICES", nargs="+"
     ),
     "--at-least": _row(
-        "share of the first side's speed that each row must reach; a file is a "
-        "baseline, of which each row must reach 0.95",
-        "SHARE|FILE",
-        type=_share_or_path,
+        "share of the first side's speed that each row must reach, such as 0.95",
+        "SHARE",
+        type=float,
     ),
     "--confidence": _row(
         "probability that no verdict of all rows is wrong", default=0.95

@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankbench.commands._options import (
@@ -24,7 +23,7 @@ from rankbench.say import say
 if TYPE_CHECKING:
     from rankbench.results.compare import Comparison
 
-# Throughput over that of the base, which a row must reach.
+# Throughput over that of the base, which a row must reach unless a share is given.
 AT_LEAST = 0.95
 
 
@@ -57,17 +56,15 @@ def compare_sides(arguments: argparse.Namespace) -> int:
         return _compare_models(arguments)
     if arguments.by == "host":
         return _compare_hosts(arguments)
-    paths, at_least = arguments.side, arguments.at_least
-    if isinstance(at_least, Path):
-        paths, at_least = [at_least, *paths], AT_LEAST
+    paths = arguments.side
     if arguments.between:
         if len(paths) > 1 or arguments.save_baseline:
             raise ValueError("--between: give one SIDE, and no --save-baseline")
         sides = compare.read_sides(paths[0], *_read_between(arguments.between))
     elif len(paths) == 1 and not arguments.save_baseline:
         raise ValueError(
-            f"{paths[0]} is one side: give another one, --between KEY=A,B, --at-least "
-            "BASELINE, or --save-baseline FILE"
+            f"{paths[0]} is one side: give another one, --between KEY=A,B, or "
+            "--save-baseline FILE"
         )
     else:
         sides = [compare.read_side(path) for path in paths]
@@ -81,7 +78,7 @@ def compare_sides(arguments: argparse.Namespace) -> int:
         return OK
     found = compare.compare(
         sides,
-        at_least=at_least,
+        at_least=arguments.at_least,
         by_date=arguments.by == "date",
         confidence=arguments.confidence,
         margin=arguments.margin,
@@ -101,7 +98,7 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
     from rankbench.results.read.archive import open_results
     from rankbench.results.sections.hosts import SECTION, describe
 
-    share = read_share(arguments.at_least)
+    share = arguments.at_least or AT_LEAST
     with open_results(arguments.side[0]) as root:
         groups = compare_hosts(read(Layout(root)).measured)
     if not groups or len(arguments.side) > 1:
@@ -140,17 +137,6 @@ def print_comparison(
         say(*summary, *lines)
     statuses = {compare.PASS: OK, compare.FAIL: FINDING}
     return statuses.get(found.verdict, UNDECIDED)
-
-
-def read_share(at_least: float | Path | None) -> float:
-    """The share of --at-least where no baseline can be named.
-
-    Raises:
-        ValueError: it is not a number.
-    """
-    if isinstance(at_least, Path):
-        raise ValueError(f"--at-least {at_least}: expected a ratio such as {AT_LEAST}")
-    return at_least or AT_LEAST
 
 
 def _read_between(text: str) -> tuple[str, list[str]]:

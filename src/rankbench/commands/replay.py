@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rankbench.commands._base import argv_for, find_profile, plan_run
 from rankbench.commands._execute import execute
 from rankbench.commands._options import OK, command, print_result
-from rankbench.commands.compare import print_comparison, read_share
+from rankbench.commands.compare import AT_LEAST, print_comparison
 from rankbench.invocation import shown
 from rankbench.launch.hosts.base import hosts_of
 from rankbench.matrix.site import read_site
@@ -51,7 +51,6 @@ def replay(arguments: argparse.Namespace) -> int:
     from rankbench.results.bundle.verify import verify_folder
     from rankbench.results.read.archive import open_folder
 
-    share = read_share(arguments.at_least)
     with open_folder(arguments.bundle) as root:
         found = verify_folder(root)
         if found.findings:
@@ -81,7 +80,9 @@ def replay(arguments: argparse.Namespace) -> int:
         return status  # Nothing was begun; the output says why.
     ours = wanted.match(theirs, compare.read_side(run.layout.root))
     compared = compare.compare(
-        [theirs, ours], at_least=share, confidence=arguments.confidence
+        [theirs, ours],
+        at_least=arguments.at_least or AT_LEAST,
+        confidence=arguments.confidence,
     )
     return print_comparison(arguments, compared)
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell
-from rankbench.record import Layout, Record, make_printable, read_json
+from rankbench.record import Layout, Record, read_json
 from rankbench.results.read.archive import list_files, refuse_links
+from rankbench.say import make_printable
 
 # The value of these keys is always a name, or a list of names.
 KEYS = {

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.own_files import hash_file
-from rankbench.record import make_printable, write_atomically
+from rankbench.record import write_atomically
 from rankbench.results.read.archive import list_files
+from rankbench.say import make_printable
 
 SUMS = "SHA256SUMS"
 SIGNATURES = "signatures"
