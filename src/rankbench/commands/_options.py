@@ -194,7 +194,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         default=[],
     ),
     "--margin": _row(
-        "rows are equal if their bracket is within this share of 1", default=0.03
+        "rows whose bracket is within this share of 1 are equal", "SHARE", default=0.03
     ),
     "--efficiency": _row("least efficiency of a topology worth using", default=0.7),
     "--details": _switch("say more than ten lines"),
@@ -202,22 +202,20 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "predict these topologies, which were not measured", "NODESxDEVICES", nargs="+"
     ),
     "--at-least": _row(
-        "share of the first side's speed that each row must reach, such as 0.95",
+        "share of the first side's speed that rows must reach",
         "SHARE",
         type=float,
     ),
-    "--confidence": _row(
-        "probability that no verdict of all rows is wrong", default=0.95
-    ),
+    "--confidence": _row("probability that no verdict is wrong", "P", default=0.95),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
     "--by": _row(
-        "date: compare each run with the one before; host: the hosts of one run",
+        "each run with the one before; hosts with each other",
         "date|host",
         choices=("date", "host"),
     ),
     "--models": _switch("compare models, of files or of launches"),
     "--save-baseline": _row("save the launches of the last side", "FILE", type=Path),
-    "--tolerance": _row("ignore differences of elements up to this one", default=0.0),
+    "--tolerance": _row("ignore differences of elements up to X", "X", default=0.0),
     "--page": _row("also write a page with a plot", "FILE.html", type=Path),
     "--anonymise": _switch("replace names of hosts, users, accounts, jobs and paths"),
     "--sign": _row("sign with this SSH key, or one of ssh-agent", "KEY", type=Path),
