@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from factories import make_gpu_site, read_pairs
+from factories import make_gpu_site
 from rankbench.assets import find_asset
 from rankbench.launch.images.store import load_images
 from rankbench.launch.site.hosts import describe, find_faults, inspect, main
 from rankbench.launch.site.machine import FLAVOURS, IMAGES
 from rankbench.record import read_json, write_json
-from rankbench.schema import parse_yaml
+from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
 
@@ -65,18 +66,41 @@ def found() -> dict[str, Any]:
     }
 
 
-def test_a_site_that_is_as_it_says_has_no_fault():
-    assert find_faults(SITE, found()) == []
+SSH = {
+    **SITE,
+    "scheduler": "ssh",
+    "shared": True,
+    "hosts": [{"name": "a", "devices": 4}, {"name": "b", "devices": 2}],
+}
+CASES = load_yaml(Path(__file__).parent / "cases/faults_of_hosts.yaml")
 
 
-@pytest.mark.parametrize(("change", "fault"), read_pairs("faults_of_hosts.txt"))
-def test_each_fault_has_its_host_and_a_remedy(change, fault):
+def cell(words: str) -> dict[str, Any]:
+    image, backend, *nodes = words.split(" ")
+    fields = {"backend": backend, "launcher": "torchrun"}
+    return {
+        "image": image or None,
+        "cell": fields,
+        "shape": {"nodes": int(*nodes or [2])},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"), [(kind, case) for kind in CASES for case in CASES[kind]]
+)
+def test_each_fault_has_its_host_and_a_remedy(kind, case):
     facts = found()
-    facts["hosts"][0] |= parse_yaml(change, "test")
-    said = find_faults(SITE, facts)
-    assert len(said) == 1
-    assert said[0].startswith("a: ")
-    assert re.search(fault, said[0]), said[0]
+    facts["hosts"][0] |= case.get("a", {})
+    if kind == "ssh":
+        facts["hosts"][1]["gpus"] = ["H100"] * 2
+    software = {"torch": case.get("torch", "2.13.0+cu130")}
+    images = {"images": dict.fromkeys(("nccl-cuda", "own"), software)}
+    site = {**(SSH if kind == "ssh" else SITE), **images, "native": software}
+    cells = [cell(words) for words in case.get("cells", ())]
+    said = find_faults({**site, **case.get("site", {})}, facts, cells=cells)
+    assert len(said) == ("fault" in case), said
+    for fault in said:
+        assert re.search(f"^a: .*{case['fault']}|^a: {case['fault']}", fault), fault
 
 
 def test_a_host_that_says_nothing_is_missed():
@@ -86,118 +110,6 @@ def test_a_host_that_says_nothing_is_missed():
     (fault,) = find_faults(SITE, facts)
     assert fault.startswith("1 of 2 hosts reported (a)")
     assert fault.endswith("it said: srun: error: node b is gone")
-
-
-SSH = {
-    **SITE,
-    "scheduler": "ssh",
-    "shared": True,
-    "hosts": [{"name": "a", "devices": 4}, {"name": "b", "devices": 2}],
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"gpus": ["H100"] * 3}, r"shows 3 GPUs, site.yaml says 4 \(devices in hosts"),
-        ({"measures": True}, "another run of rankbench measures there"),
-        ({"load": 9.0}, r"is busy \(load 9.0 on 16 cores\): find out by top"),
-    ],
-)
-def test_each_fault_of_a_listed_host(change, fault):
-    facts = found()
-    facts["hosts"][1]["gpus"] = ["H100"] * 2
-    assert find_faults(SSH, facts) == []
-    facts["hosts"][0] |= change
-    (said,) = find_faults(SSH, facts)
-    assert re.search(f"^a: {fault}", said), said
-
-
-def test_hosts_that_share_no_files_need_not_see_those_of_others():
-    facts = found()
-    facts["hosts"][0] |= {"seen": ["a"]}
-    facts["hosts"][1] |= {"gpus": ["H100"] * 2, "seen": ["b"]}
-    assert len(find_faults(SSH, facts)) == 2
-    assert find_faults({**SSH, "shared": False}, facts) == []
-
-
-@pytest.mark.parametrize("site", [SSH, SITE], ids=["ssh", "slurm"])
-def test_a_host_that_calls_itself_loopback_needs_an_interface(site):
-    facts = found()
-    facts["hosts"][1] |= {"itself": ["127.0.1.1"]}
-    assert find_faults(site, facts) == []
-    (said,) = find_faults({**site, "interface": None}, facts)
-    assert said.startswith("b: calls itself 127.0.1.1")
-    assert find_faults({**site, "interface": None, "nodes": 1}, facts) == []
-
-
-def test_a_host_with_ipv6_only_has_no_fault():
-    facts = found()
-    facts["hosts"][1] |= {
-        "itself": ["2001:db8::2", "127.0.1.1"],
-        "interfaces": {"ib0": ["2001:db8::2"]},
-        "names": {"a": {"addresses": ["2001:db8::1"], "seconds": 0.01}},
-    }
-    assert find_faults(SITE, facts) == []
-    assert find_faults({**SITE, "interface": None}, facts) == []
-
-
-def cell(
-    image: str | None, backend: str = "nccl", nodes: int = 2, launcher: str = "torchrun"
-) -> dict[str, Any]:
-    fields = {"backend": backend, "launcher": launcher}
-    return {"image": image, "cell": fields, "shape": {"nodes": nodes}}
-
-
-def with_torch(image: str, torch: str) -> dict[str, Any]:
-    return {**SITE, "images": {image: {"torch": torch}}, "native": {"torch": torch}}
-
-
-@pytest.mark.parametrize(
-    ("torch", "driver", "fault"),
-    [
-        ("2.13.0+cu130", "580.65.06", None),
-        ("2.13.0+cu130", "570.86.15", "580 or newer"),
-        # An image that is not built yet has only its promise.
-        ("2.13.0", "535.129.03", "580 or newer"),
-        ("2.7.1+cu126", "535.129.03", None),
-        ("2.7.1+cu126", "470.82.01", "525 or newer"),
-        ("2.13.0+cu130", None, None),
-    ],
-)
-def test_an_image_that_the_driver_cannot_run(torch, driver, fault):
-    facts = found()
-    facts["hosts"][0]["driver"] = driver
-    site = with_torch("nccl-cuda", torch)
-    said = find_faults(site, facts, cells=[cell("nccl-cuda")])
-    if fault is None:
-        assert said == []
-        return
-    assert len(said) == 1
-    assert re.search(rf"^a: .*{driver}.*image nccl-cuda has CUDA \d+.*{fault}", said[0])
-    assert find_faults(site, facts) == [], "no cell uses the image"
-
-
-def test_gpus_that_an_image_has_no_kernels_for():
-    """V100, in images with CUDA 13."""
-    facts = found()
-    facts["hosts"][1]["capabilities"] = ["7.0"] * 4
-    new, old = (
-        find_faults(with_torch("nccl-cuda", torch), facts, cells=[cell("nccl-cuda")])
-        for torch in ("2.13.0+cu130", "2.7.1+cu126")
-    )
-    assert len(new) == 1
-    assert re.search(
-        r"^b: .*7\.0.*nccl-cuda .*from 7.5 on: set cuda_flavour: cuda12", new[0]
-    )
-    assert old == []
-    own = find_faults(with_torch("own", "2.13.0+cu130"), facts, cells=[cell("own")])
-    assert own[0].endswith("name an image with another CUDA (images in site.yaml)")
-    native = {**with_torch("x", "2.13.0+cu130"), "software": "native"}
-    (said,) = find_faults(native, facts, cells=[cell(None)])
-    assert "install a torch" in said
-    on_cores = {**native, "native": {"torch": "2.13.0+cpu"}}
-    assert find_faults(on_cores, facts, cells=[cell(None)]) == []
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -215,26 +127,6 @@ def test_the_cuda_of_an_image_is_that_of_its_requirements(image):
     assert f"\ntorch==={promise['torch']} " in text
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"verbs": False}, "cannot open /dev/infiniband: nccl in the image nccl-cuda"),
-        ({"memlock": 8 << 20}, "locked memory to 8192 KiB.*MEMLOCK in slurm.conf"),
-    ],
-)
-def test_what_keeps_a_library_from_the_adapters(change, fault):
-    facts = found()
-    facts["hosts"][0] |= change
-    site = with_torch("nccl-cuda", "2.13.0+cu130")
-    (said,) = find_faults(site, facts, cells=[cell("nccl-cuda")])
-    assert re.search(f"^a: .*mlx5_0.*{fault}|^a: .*{fault}", said)
-    # On one host, over gloo, or without an adapter it does not matter.
-    assert find_faults(site, facts, cells=[cell("nccl-cuda", nodes=1)]) == []
-    assert find_faults(site, facts, cells=[cell("nccl-cuda", "gloo")]) == []
-    facts["hosts"][0]["adapters"] = []
-    assert find_faults(site, facts, cells=[cell("nccl-cuda")]) == []
-
-
 def test_hosts_that_do_not_reach_each_other():
     facts = found() | {"reach": {"b": {"unreached": {"a": [20_100]}}}}
     facts["hosts"][1]["gpus"] = ["H100"] * 2
@@ -250,12 +142,6 @@ def test_faults_of_connections_come_first():
     del facts["hosts"][1]
     facts["hosts"][0] |= {"seen": ["a"], "names": {}}
     assert find_faults(SSH, facts) == ["b: cannot be reached"]
-
-
-def test_what_images_need_is_asked_only_where_there_are_images():
-    facts = found()
-    facts["hosts"][0] |= {"apptainer": None, "fuse": False, "container": None}
-    assert find_faults({**SITE, "software": "native"}, facts) == []
 
 
 def test_what_hosts_have_is_told():
