@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -163,13 +162,12 @@ def test_a_gpu_that_disappears_is_named_with_the_error_of_the_kernel(monkeypatch
     devices = Devices(nvml, [1])
     assert devices.find_lost() is None
     nvml.lost = True
-    done = subprocess.CompletedProcess(["dmesg"], 0, LOG)
-    monkeypatch.setattr(gpu_usage, "run_well", lambda *_: done)
+    monkeypatch.setattr(gpu_usage, "output_of", lambda *_: LOG)
     assert devices.find_lost() == (
         "the GPU GPU-1 (Xid 79, GPU has fallen off the bus) no longer answers"
     )
     # The kernel's messages may be closed to users.
-    monkeypatch.setattr(gpu_usage, "run_well", lambda *_: None)
+    monkeypatch.setattr(gpu_usage, "output_of", lambda *_: None)
     assert devices.find_lost() == "the GPU GPU-1 no longer answers"
 
 

@@ -30,6 +30,7 @@ from rankbench.schedulers import SCHEDULERS, Scheduler, scheduler_of
 FIRST_PORT, LAST_PORT = 20000, 31999
 
 ASK_SECONDS = 0.5
+OUTPUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,15 +361,13 @@ def run_to_end(
     )
 
 
-def run_well(
-    command: Sequence[str], timeout: float, **options: Any
-) -> subprocess.CompletedProcess[str] | None:
-    """`run_to_end`; None if the program is missing, fails or hangs."""
+def output_of(*command: str) -> str | None:
+    """What a program prints, stripped; None if it is missing, fails or hangs."""
     try:
-        done = run_to_end(command, timeout=timeout, **options)
+        done = run_to_end(command, timeout=OUTPUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if done.returncode else done
+    return None if done.returncode else done.stdout.strip()
 
 
 def why_not(command: Sequence[str], timeout: float, **options: Any) -> str:

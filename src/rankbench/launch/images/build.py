@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from rankbench import __version__
 from rankbench.assets import find_asset
-from rankbench.launch.hosts.base import run_to_end, run_well, take_lock
+from rankbench.launch.hosts.base import output_of, run_to_end, take_lock
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.apptainer import (
     MIRROR_REMEDY,
@@ -53,8 +53,6 @@ SPACE = {"cpu": (5.0, 1.5), "cuda": (15.0, 10.0)}
 DOWNLOADS = ".downloads"
 MIRROR_TIMEOUT = 20.0  # seconds
 GIB = 1024**3
-
-_GIT_SECONDS = 30.0
 
 # Levels of compression. A zstd image is no larger than a gzip image, is made in a third
 # of the time, and is read faster. mksquashfs defaults to the highest level of gzip:
@@ -181,7 +179,7 @@ def _make(work: Work, settings: Mapping[str, Any]) -> None:
             "source": given.get("source"),
             "state": image.state,
             "built": begun.isoformat(timespec="seconds"),
-            "apptainer": run_to_end([program, "--version"]).stdout.strip(),
+            "apptainer": output_of(program, "--version"),
             "facts": facts,
             "packages": packages,
             "signed": bool(key),
@@ -228,10 +226,9 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
     with fetched(image, torch_index=index, log=work.log.write) as wheels:
         options = ["--force", "--warn-unused-build-args", *_squash_options()]
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
-        project = ["git", "-C", str(image.containers), "rev-parse", "HEAD"]
-        commit = run_well(project, _GIT_SECONDS)
+        commit = output_of("git", "-C", str(image.containers), "rev-parse", "HEAD")
         values["version"] = __version__
-        values["revision"] = commit.stdout.strip() if commit else "unknown"
+        values["revision"] = commit or "unknown"
         options += [f"--build-arg={name}={value}" for name, value in values.items()]
         # Definitions contain paths relative to this folder.
         work.begin("build")
@@ -256,29 +253,23 @@ def find_mirror(configured: str) -> str:
     """
     if configured != "auto":
         return configured
-    fields = "$(LABEL)|$(REPO_URI)"
-    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
-    try:
-        sources = run_to_end(command).stdout.splitlines()
-    except OSError:
-        sources = []
-    for label, _, uri in (line.partition("|") for line in sources):
-        # debootstrap cannot use Debian's security archive or backports.
-        debian = label == "Debian" or (
-            not label and uri.rstrip("/").endswith("/debian")
-        )
-        if debian and uri.startswith(("http", "file")):
-            return uri
+    fields = ("--format", "$(LABEL)|$(REPO_URI)", "Created-By: Packages")
+    sources = output_of("apt-get", "indextargets", *fields) or ""
+    # Without package lists there is no label. debootstrap cannot use Debian's security
+    # archive or backports.
+    address = r"^(?:Debian\|((?:http|file)\S+)|\|((?:http|file)\S*/debian/?))$"
+    if found := re.search(address, sources, re.MULTILINE):
+        return found[1] or found[2]
     program = find_debootstrap()
     # debootstrap is a shell script on every distribution.
     said = program.read_text(errors="replace")
-    found = re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said)
-    if found is None:
+    default = re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said)
+    if default is None:
         raise ValueError(
             f"this machine's apt names no Debian mirror, and {program} names no "
             "default: set `debian_mirror` in site.yaml to the address of a mirror"
         )
-    return found[1]
+    return default[1]
 
 
 def find_debootstrap() -> Path:

@@ -13,14 +13,14 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS, list_code
 from rankbench.cell import Cell, list_variants
-from rankbench.launch.hosts.base import run_well
+from rankbench.launch.hosts.base import output_of
 from rankbench.own_files import files_below, hash_files
 from rankbench.record import read_json, write_json
 
@@ -86,11 +86,12 @@ def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
         return described
     commit, changes = None, None
     # A wheel may be installed below a checkout of another project.
-    if _git(project, "ls-files", "--error-unmatch", f"{PLACE}/__init__.py") is not None:
-        commit = _git(project, "rev-parse", "HEAD")
+    git = partial(output_of, "git", "-C", str(project))
+    if git("ls-files", "--error-unmatch", f"{PLACE}/__init__.py") is not None:
+        commit = git("rev-parse", "HEAD")
         # Files that git does not track count as well, such as a new strategy.
         parts = (str(PLACE), *OF_JOBS)
-        changes = _git(project, "status", "--porcelain", "--", *parts)
+        changes = git("status", "--porcelain", "--", *parts)
     return {
         "version": __version__,
         "commit": commit,
@@ -162,9 +163,3 @@ def freeze_files(place: Path, files: Mapping[str, Path], digest: str) -> None:
             names = ", ".join(files)
             raise ValueError(f"{names}: changed while the run began: run again")
         copy.rename(place)
-
-
-def _git(project: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails or is not installed."""
-    done = run_well(["git", "-C", str(project), *arguments], 30)
-    return done.stdout.strip() if done else None

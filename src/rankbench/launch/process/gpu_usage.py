@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Shape
-from rankbench.launch.hosts.base import run_well
+from rankbench.launch.hosts.base import output_of
 
 # Bits of NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) -> words.
 _THROTTLED = {
@@ -137,8 +137,7 @@ class Devices:
                     lost.append(device)
         if not lost:
             return None
-        said = run_well(["dmesg"], 10)  # Users may not be allowed to read it.
-        log = said.stdout if said else ""
+        log = output_of("dmesg") or ""  # Users may not be allowed to read it.
         named = [f"{device.uuid}{find_xid(log, device.pci)}" for device in lost]
         return f"the GPU {', '.join(named)} no longer answers"
 

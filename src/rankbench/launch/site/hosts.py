@@ -38,8 +38,8 @@ from rankbench.launch.hosts.base import (
     Step,
     container_program,
     hosts_of,
+    output_of,
     run_to_end,
-    run_well,
     take_lock,
     why_not,
 )
@@ -108,7 +108,7 @@ def inspect(plan: Facts, root: Path) -> Facts:
         reach = {}
         if scheduler_of(site).lists_hosts:
             reach = _try_to_reach(site, hosts, found["hosts"], Path(place))
-        pmix = "pmix" in (_output("srun", "--mpi=list") or "")
+        pmix = "pmix" in (output_of("srun", "--mpi=list") or "")
         return {**found, "pmix": pmix, "faults": hosts.faults, "reach": reach}
 
 
@@ -222,8 +222,8 @@ def look(site: Facts, folder: Path) -> Facts:
         "verbs": any(os.access(p, os.R_OK | os.W_OK) for p in glob.glob(_VERBS)),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "interfaces": _interfaces(),
-        "slurm": _output("sinfo", "--version"),
-        "apptainer": _output(program, "--version") if program else None,
+        "slurm": output_of("sinfo", "--version"),
+        "apptainer": output_of(program, "--version") if program else None,
         "container": container,
         "missing": [path for path in site["binds"] if not os.path.exists(path)],
         "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),
@@ -238,7 +238,7 @@ def look(site: Facts, folder: Path) -> Facts:
 
 def _interfaces() -> dict[str, list[str]] | None:
     """Addresses of the interfaces that are up and have one; None without `ip`."""
-    said = _output("ip", "-json", "address", "show", "up", "scope", "global")
+    said = output_of("ip", "-json", "address", "show", "up", "scope", "global")
     if said is None:
         return None
     return {
@@ -269,13 +269,6 @@ def _free_mib(folder: Path) -> int | None:
     if not os.access(folder, os.W_OK):
         return None
     return shutil.disk_usage(folder).free // 2**20
-
-
-def _output(*command: str) -> str | None:
-    """The output of a program; None if it is missing or fails."""
-    done = run_well(command, _ASK_SECONDS)
-    # Some programs print their version to standard error.
-    return (done.stdout or done.stderr).strip() if done else None
 
 
 def find_faults(site: Facts, found: Facts, cells: Sequence[Facts] = ()) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from rankbench.cell import PACKAGES
 from rankbench.environ import physical_cores
-from rankbench.launch.hosts.base import run_to_end, run_well
+from rankbench.launch.hosts.base import output_of, run_to_end
 from rankbench.launch.process.gpu_usage import visible_gpus
 from rankbench.launch_spec import SOURCE
 from rankbench.record import write_json
@@ -112,8 +112,6 @@ def _fingerprint() -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-_SECONDS = 30.0
-
 Release = tuple[int, int]
 
 # CUDA from this release on -> the least major version of the driver, and the least
@@ -131,9 +129,8 @@ IMAGES = {"gloo-cuda": "cuda", "nccl-cuda": "cuda", "nccl12-cuda": "cuda12"}
 def list_gpus(wanted: str) -> list[str]:
     """A fact about each GPU of this host, by its name in `nvidia-smi --help-query-gpu`;
     none if nvidia-smi is missing or fails."""
-    command = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={wanted}"]
-    done = run_well(command, _SECONDS)
-    return done.stdout.strip().splitlines() if done else []
+    asked = ("--format=csv,noheader", f"--query-gpu={wanted}")
+    return (output_of("nvidia-smi", *asked) or "").splitlines()
 
 
 def choose_flavour(
