@@ -6,6 +6,8 @@ import pytest
 from desks import Desk
 from pretend_sshd import processes
 
+from rankbench.record import Layout, read_attempt
+
 pytestmark = pytest.mark.cluster
 
 EXPERIMENT = """
@@ -53,6 +55,10 @@ def test_launchers_measure_the_same_training(request, place):
     ddp = [record for cell, record in records.items() if cell.startswith("ddp")]
     for record in ddp:
         assert record["loss"] == pytest.approx(ddp[0]["loss"], rel=1e-5)
+    layout = Layout(desk.project.root / "results/launchers")
+    (check,) = read_attempt(layout.network)
+    assert [link["hosts"] for link in check["network"]] == [["node1", "node2"]]
+    assert check["network"][0]["gb_s"] > 0
     assert not processes(desk.cluster)
     assert not desk.left_on("node1")
     assert not desk.left_on("node2")

@@ -144,6 +144,22 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(site, run):
     assert not site.processes()
 
 
+def test_a_run_says_why_its_jobs_wait_when_the_reason_changes(site, run):
+    text = "name: waits" + SHORT.replace("[1x1, 2x1]", "1x1")
+    site.project.experiment(text, "waits.yaml")
+    with closed_partition(site):
+        process = run("rankbench.cli", "run", "waits.yaml", "--no-plots")
+        assert process.stdout is not None
+        said = iter(process.stdout)
+        assert any("jobs that wait (PartitionDown): 1" in line for line in said)
+        (job,) = (line.split()[0] for line in queue(site))
+        site.cluster.run("scontrol", "hold", job)
+        assert any("jobs that wait (JobHeldUser): 1" in line for line in said)
+        site.cluster.run("scontrol", "release", job)
+    process.communicate(timeout=240)
+    assert table_of(site, "waits")[ONE]["status"] == "ok"
+
+
 def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
     site, profile, snakemake
 ):

@@ -427,23 +427,24 @@ def test_cells_are_measured_one_after_the_other_on_request(project):
     assert sorted(ratios) == ["", "unpaired"]
 
 
-def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project):
+def test_rows_of_a_rerun_base_are_unpaired_and_with_it_paired(project):
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
         "launches: 1\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
     )
     assert project.snakemake().returncode == 0
-    ddp = next(one for one in read_table(project.root) if one.startswith("ddp"))
+    ddp, single = sorted(read_table(project.root))
     options = ("experiment.yaml",)
-    assert project.rankbench("rerun", *options, ddp).returncode == 0
+    done = project.rankbench("rerun", *options, single)
+    assert done.returncode == 0
+    assert f"unpaired until they are, too: {ddp}" in done.stdout
     row = read_table(project.root)[ddp]
-    assert (row["attempt"], row["ratios"]) == ("2", "unpaired")
+    assert (row["attempt"], row["ratios"]) == ("1", "unpaired")
     done = project.rankbench("rerun", "--with-base", *options, ddp)
     assert done.returncode == 0, done.stdout
     table = read_table(project.root)
-    assert (table[ddp]["attempt"], table[ddp]["ratios"]) == ("3", "paired")
-    (single,) = (row for one, row in table.items() if one.startswith("single"))
-    assert single["attempt"] == "2"
+    assert (table[ddp]["attempt"], table[ddp]["ratios"]) == ("2", "paired")
+    assert table[single]["attempt"] == "3"
 
 
 def test_the_budget_ends_rounds_and_a_larger_one_continues(project):

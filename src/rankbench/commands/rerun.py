@@ -10,6 +10,7 @@ from rankbench.commands._execute import execute, states_of
 from rankbench.commands._options import FINDING, OK, command, print_result
 from rankbench.commands.run import show_end
 from rankbench.project.status import RERUN_WORDS, find_rerun
+from rankbench.say import say
 
 
 @command(
@@ -45,11 +46,14 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
         said = f"nothing to measure again: no cell is {' or '.join(words)}"
         print_result(arguments, [], said)
         return OK
+    bases = find_bases({one.id: one.cell for one in run.plan.feasible})
     if arguments.with_base:
-        cells = {planned.id: planned.cell for planned in run.plan.feasible}
-        bases = find_bases(cells)
         needed = [base for cell in wanted for base in bases.get(cell, ()) if base]
         wanted = list(dict.fromkeys([*wanted, *needed]))
+    left = [cell for cell in bases.keys() - {*wanted} if {*bases[cell]} & {*wanted}]
+    if left:
+        said = f"until they are, too: {', '.join(sorted(left))}"
+        say(f"their base is measured again, so these are unpaired {said}", aside=True)
     arguments.rerun = ",".join(wanted)
     run = plan_run(arguments, probe=True)
     status = execute(run, argv_for(arguments), arguments)
