@@ -68,7 +68,7 @@ def test_counts_and_device_hours(tmp_path):
     assert f"  {SINGLE}  5 launches of 1 rank" in lines
     assert f"  {TWO}  10 launches of 2 ranks" in lines
     (refused,) = lines[lines.index("cannot run here:") + 1 :]
-    assert refused.startswith("  ddp.mpi.1x1.convnet.digits and 1 more  ")
+    assert refused.startswith("  ddp.mpi.1x1.convnet.digits and 1 more\n")
     assert "has no MPI" in refused
 
 
@@ -109,7 +109,7 @@ def test_long_lists_are_summed_up(tmp_path, monkeypatch):
     assert len(listed) == 4
     assert listed[-1] == "  ... and 2 more"
     (grouped,) = lines[lines.index("cannot run here:") + 1 :]
-    assert " and 4 more  this torch" in grouped
+    assert " and 4 more\n      this torch" in grouped
 
 
 def test_jobs_and_the_longest_of_them(tmp_path):

@@ -61,7 +61,7 @@ def check(arguments: argparse.Namespace) -> int:
     lines = preview.lines()
     if run.feasible:
         named = named_in(run.plan.experiment)
-        lines.append(f"to measure: {rankbench_command('run', **named)}")
+        lines.append(f"next: {rankbench_command('run', **named)}")
     facts = {"experiment": run.plan.name, **preview.facts()}
     print_result(arguments, facts, "\n".join(lines))
     return OK if run.feasible else FINDING
@@ -108,7 +108,7 @@ def _check_file(own: OwnFile, arguments: argparse.Namespace) -> int:
         say(f"declare in the file what was found: NEEDS = {missing}")
     if own.key == "script":
         how = rankbench_command("run", experiment=arguments.experiment)
-        say(f"to measure: {how} ARGUMENTS")
+        say(f"next: {how} ARGUMENTS")
     else:
         say(f"in an experiment: {own.key}: ./{own.path.name}")
     return OK if well else FINDING

@@ -33,8 +33,9 @@ class Preview:
     Attributes:
         chosen: the cells of the run.
         lacks: id of a cell to measure -> what it lacks.
-        means: id of such a cell -> mean seconds of its earlier launches, or None;
-            `others`: of cells that tell how long those without any may take.
+        each: id of such a cell -> seconds of a launch, by earlier launches of this
+            cell or of others; {} if there are none.
+        never: how many of these cells were never launched.
         images: image to make before -> reason.
         jobs: name -> hosts of each Slurm job (`nodes`) and its time limit (`minutes`);
             empty on a site without Slurm.
@@ -51,11 +52,12 @@ class Preview:
         experiment = run.plan.experiment
         self.chosen, self.experiment = run.chosen, experiment
         self.lacks, jobs = find_pending(run), jobs_of(run)
-        self.means = {name: lack.mean for name, lack in self.lacks.items()}
-        self.others: dict[str, float | None] = {}
-        if None in self.means.values():
+        means = {name: lack.mean for name, lack in self.lacks.items()}
+        self.never = [*means.values()].count(None)
+        if self.never:
             known = [c.id for c in run.plan.feasible if c.id not in self.lacks]
-            self.others = {name: mean_of_cell(run, name) for name in known[:_FEW]}
+            means |= {name: mean_of_cell(run, name) for name in known[:_FEW]}
+        self.each = fill_means(means)
         reasons = {n: reason_to_make(run.known_images[n]) for n in run.image_names}
         self.images = {name: reason for name, reason in reasons.items() if reason}
         has_queue = scheduler_of(run.plan.site).has_queue
@@ -79,8 +81,7 @@ class Preview:
         pending = [c for c in self.chosen if c.id in self.lacks]
         done = [c.id for c in self.chosen if not (c.infeasible or c.id in self.lacks)]
         text = [
-            f"{len(self.chosen)} cell{'s' * (len(self.chosen) != 1)}: "
-            f"{len(pending)} to measure, "
+            f"{_count(len(self.chosen), 'cell')}: {len(pending)} to measure, "
             f"{len(done)} measured, {len(infeasible)} that cannot run here"
         ]
         if pending:
@@ -96,7 +97,7 @@ class Preview:
             for cell in infeasible:
                 alike.setdefault(str(cell.infeasible), []).append(cell.id)
             reasons = [
-                f"{first}{f' and {len(more)} more' * bool(more)}  {why}"
+                f"{first}{f' and {len(more)} more' * bool(more)}\n      {why}"
                 for why, (first, *more) in alike.items()
             ]
             text += _listed("cannot run here:", reasons)
@@ -104,32 +105,31 @@ class Preview:
 
     def facts(self) -> dict[str, Any]:
         """The preview as JSON values, for programs."""
-        each = fill_means({**self.others, **self.means})
         return {
             "to_measure": self.pending,
             "why": {name: lack.why for name, lack in self.lacks.items()},
             "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
             "images_to_make": self.images,
-            "device_hours_at_most": self._device_seconds({}) / 3600,
-            "device_hours": self._device_seconds(each) / 3600 if each else None,
+            "device_hours_at_most": self._device_hours({}),
+            "device_hours": self._device_hours(self.each) if self.each else None,
             "in_rounds": self.in_rounds,
             "jobs": self.jobs,
             "too_long": self.too_long,
         }
 
-    def _device_seconds(self, each: Mapping[str, float]) -> float:
+    def _device_hours(self, each: Mapping[str, float]) -> float:
         """Device time of the run by seconds of its launches; at most, without them."""
         lacks = [(c.cell.size.devices, self.lacks.get(c.id), c.id) for c in self.chosen]
         limit: float = self.experiment["time_limit"]
-        return sum(
+        seconds = sum(
             devices * (lack.launches * each[name] if each else lack.total * limit)
             for devices, lack, name in lacks
             if lack
         )
+        return seconds / 3600
 
     def _describe(self, cell: PlannedCell) -> str:
-        shape, lack = cell.shape, self.lacks[cell.id]
-        ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
+        lack, ranks = self.lacks[cell.id], _count(cell.shape.ranks, "rank")
         marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
         said = "" if lack.why == NOT_MEASURED else f"  ({lack.why})"
         return f"{cell.id}  {lack.launches} launches of {ranks}{marks}{said}"
@@ -140,17 +140,16 @@ class Preview:
         processes = sum(c.shape.ranks * self.lacks[c.id].total for c in pending)
         more = f", {beside} more for gates or profiles" if beside else ""
         limit = f"time_limit: {self.experiment['time_limit']:g} s each"
-        if each := fill_means({**self.others, **self.means}):
+        if self.each:
             # As NEXT of the answer counts it, which does not know of gates.
-            seconds = sum(self.lacks[c.id].launches * each[c.id] for c in pending)
+            seconds = sum(self.lacks[c.id].launches * self.each[c.id] for c in pending)
             time = "" if self.jobs else f"{minutes(seconds)}, "
-            used = _hours(self._device_seconds(each))
-            cost = f"about {time}{used} device-hours, by earlier launches"
-            if others := list(self.means.values()).count(None):
-                cost += f" (never launched: {others}, taken as the mean)"
+            used = self._device_hours(self.each)
+            cost = f"about {time}{used:.3g} device-hours, by earlier launches"
+            if self.never:
+                cost += f" (never launched: {self.never}, taken as the mean)"
         elif self.jobs:
-            most = _hours(self._device_seconds({}))
-            cost = f"at most {most} device-hours ({limit})"
+            cost = f"at most {self._device_hours({}):.3g} device-hours ({limit})"
         else:
             cost = f"duration not known before the first launch ({limit})"
         lines = [f"{launches} launches{more}, {processes} processes: {cost}"]
@@ -170,19 +169,18 @@ class Preview:
             lines.append("in rounds: launches of the cells take turns in random order")
         if self.jobs:
             longest = max(self.jobs, key=lambda name: self.jobs[name]["minutes"])
-            nodes, spent = (self.jobs[longest][key] for key in ("nodes", "minutes"))
-            jobs = f"{len(self.jobs)} job" + ("s" if len(self.jobs) > 1 else "")
-            hosts = f"{nodes} host" + ("s" if nodes > 1 else "")
+            hosts = _count(self.jobs[longest]["nodes"], "host")
             lines.append(
-                f"{jobs}; the longest may take {spent} minutes on {hosts}: {longest}"
+                f"{_count(len(self.jobs), 'job')}; the longest may take "
+                f"{self.jobs[longest]['minutes']} minutes on {hosts}: {longest}"
             )
         if self.too_long:
             lines.append(f"too long: {self.too_long}")
         return lines
 
 
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.3g}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _listed(title: str, lines: Sequence[str]) -> list[str]:
