@@ -236,8 +236,8 @@ def open_cells(
 ) -> Iterator[tuple[Run, Mapping[str, Any]]]:
     """The cells that WHAT and --only name, and their jobs in the queue.
 
-    Results have no queue. `arguments` then get experiment and site from their plan, for
-    the commands that rerun a cell, and `damaged`: cell -> what is wrong with a record.
+    Results have no queue. `arguments` get `damaged`: cell -> what is wrong with a
+    record; and `unpacked`: the folder of a bundle, or None.
     """
     from rankbench.matrix.selection import select_cells
     from rankbench.project import Run
@@ -260,7 +260,6 @@ def open_cells(
         value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
         plan = parse_plan(value, layout.plan)
         arguments.unpacked = layout.root if is_packed else None
-        vars(arguments).update(named_in(plan.experiment))
         cells = select_cells(plan, _only(arguments))
         for cell in cells:
             try:
@@ -274,11 +273,6 @@ def open_cells(
         yield Run(plan, layout, cells), {}
 
 
-def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:
-    """Return the command that measures a cell again."""
-    return rankbench_command("rerun", **_of_experiment(arguments), cells=[cell_id])
-
-
 def how_to_continue(arguments: argparse.Namespace) -> str:
     """Return the command that measures the pending launches after an interruption.
 
@@ -290,10 +284,11 @@ def how_to_continue(arguments: argparse.Namespace) -> str:
         options += ["--next", *([question] if question else [])]
     if flags := getattr(arguments, "snakemake", ()):
         options += ["--", *flags]
-    return rankbench_command("run", **_of_experiment(arguments), options=options)
+    return rankbench_command("run", **of_experiment(arguments), options=options)
 
 
-def _of_experiment(arguments: argparse.Namespace) -> dict[str, Any]:
+def of_experiment(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `rankbench_command` that name the same experiment."""
     return {key: getattr(arguments, key) for key in ("experiment", "override", "site")}
 
 
@@ -301,12 +296,13 @@ def describe_states(
     run: Run, states: Mapping[str, State], arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """The states of cells for JSON, each with its log and the command to rerun it."""
+    named = named_in(run.plan.experiment)
     return [
         {
             "cell": cell,
             **asdict(state),
             "log": name_path(run.layout.log(cell), arguments) if state.where else None,
-            "rerun": how_to_rerun(arguments, cell),
+            "rerun": rankbench_command("rerun", **named, cells=[cell]),
         }
         for cell, state in states.items()
     ]

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rankbench.commands._base import plan_run, shift_experiment
@@ -65,7 +66,9 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
     Raises:
         ValueError: an image does not exist, or no cell runs in an image.
     """
-    known = run.known_images or load_images(CONTAINERS, run.image_dir)
+    known = run.known_images or load_images(
+        CONTAINERS, Path(run.plan.site["image_dir"])
+    )
     if names:
         return choose_images(known, names)
     need_files(run, IMAGE)  # raises if no cell runs in an image

@@ -10,7 +10,7 @@ from typing import Any
 from rankbench.commands._base import (
     argv_for,
     describe_states,
-    how_to_rerun,
+    of_experiment,
     plan_run,
 )
 from rankbench.commands._execute import execute, run_target, states_of
@@ -24,7 +24,7 @@ from rankbench.commands._memory import (
 from rankbench.commands._options import OK, command, print_json, print_result
 from rankbench.commands._script import make_experiment
 from rankbench.commands._terminal import print_results
-from rankbench.invocation import read_invocation, shown
+from rankbench.invocation import rankbench_command, read_invocation, shown
 from rankbench.project import Preview, Run
 from rankbench.project.jobs import data_files
 from rankbench.record import read_json
@@ -167,9 +167,10 @@ def check_flags(arguments: argparse.Namespace) -> None:
     """
     flags: Sequence[str] = arguments.snakemake
     if flags and not flags[0].startswith("-"):
+        how = rankbench_command("rerun", **of_experiment(arguments), cells=flags[:1])
         raise ValueError(
             f"{flags[0]}: only options for Snakemake may follow --; "
-            f"`{how_to_rerun(arguments, flags[0])}` measures a cell again"
+            f"`{how}` measures a cell again"
         )
     for flag in flags:
         if instead := _OWN.get(flag.partition("=")[0]):

@@ -178,10 +178,6 @@ class Run:
         return Path(self.plan.site["data_dir"])
 
     @property
-    def image_dir(self) -> Path:
-        return Path(self.plan.site["image_dir"])
-
-    @property
     def feasible(self) -> list[PlannedCell]:
         """The chosen cells that can run on this site."""
         return [cell for cell in self.chosen if cell.infeasible is None]
