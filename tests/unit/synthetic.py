@@ -157,9 +157,11 @@ def write_launch(
         devices = Topology.parse(planned["cell"]["topology"]).devices
         samples = STEPS * BATCH * devices
         window = samples / rate
-        steps: dict[str, Any] = make_steps(planned["phases"], devices, window)
+        # A cell that was read from a plan has none.
+        phases = planned.get("phases", PHASES)
+        steps: dict[str, Any] = make_steps(phases, devices, window)
         np.savez(directory / "steps.npz", **steps)
-        record |= _measured(planned["phases"], devices, samples, window)
+        record |= _measured(phases, devices, samples, window)
         record["shape"] = _shape(planned["cell"]["topology"])
     record |= changes
     if record["round"] is None:
