@@ -1,6 +1,6 @@
-"""The estimate of memory, beside arithmetic by hand.
+"""The estimate of memory, beside arithmetic by hand and what real ranks hold.
 
-`benchmarks/memory.py` compares it with what real ranks hold.
+`benchmarks/memory.py` has more strategies.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from memory_ranks import measure
 from test_fake_ranks import Case, estimate
 
 pytestmark = pytest.mark.contract
@@ -105,3 +106,26 @@ def test_an_estimate_is_within_three_percent_of_arithmetic_by_hand():
         ratio = found[case.name]["ranks"][0]["step"] / SHAPES[name].by_hand
         print(f"{name}: estimate over arithmetic by hand: {ratio:.4f}")
         assert ratio == pytest.approx(1, abs=0.03), name
+
+
+SMALL = {
+    "topology": "1x2",
+    "model_options": {"layers": 4, "width": 256, "heads": 8},
+    "context": 128,
+    "optimizer": "adamw",
+}
+MEASURED = [
+    Case("ddp", {}, SMALL),
+    Case("ddp", {}, {**SMALL, "precision": "bf16"}),
+    Case("mesh", {"tensor": 2}, SMALL),
+]
+
+
+def test_an_estimate_is_within_five_percent_of_what_ranks_hold():
+    found = estimate(MEASURED)
+    for case in MEASURED:
+        (rank,) = found[case.name]["ranks"]
+        for held in measure(case.make(), case.candidate().shape):
+            ratios = {kind: rank[kind] / held[kind] for kind in ("setup", "step")}
+            print(f"{case.name}: estimate over what a rank holds: {ratios}")
+            assert ratios == pytest.approx({"setup": 1, "step": 1}, abs=0.05)
