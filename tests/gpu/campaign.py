@@ -228,6 +228,11 @@ ROWS = (
     Row("8b single, compiled", model="8b", compile=True),
     Row("8b fsdp, compiled", "fsdp", "8b", compile=True),
     Row("8b fsdp, fp8, compiled", "fsdp", "8b", precision="fp8", compile=True),
+    Row(
+        *("8b fsdp, fp8 per row, compiled", "fsdp", "8b"),
+        precision="fp8_rowwise",
+        compile=True,
+    ),
     Row("8b fsdp, full", "fsdp", "8b", checkpointing="full"),
     # Without flash attention: scores are tokens x tokens.
     Row("8b single, fp32", model="8b", context=4096, precision="fp32"),
@@ -269,7 +274,7 @@ def cells(part: Part) -> None:
             part.backend, init_method=store, rank=0, world_size=1
         )
         for row in ROWS:
-            if row.precision == "fp8" and importlib.util.find_spec("torchao") is None:
+            if row.precision[:3] == "fp8" and not importlib.util.find_spec("torchao"):
                 part.found["left_out"].append(f"{row.name}: torchao is not installed")
             elif part.has_time(row.name, 30 if row.compile else 12):
                 with part.trying(row.name):
