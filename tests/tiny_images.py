@@ -50,7 +50,7 @@ DEFINITION = """
 """
 
 TORCH = '''
-"""Answers what rankbench.rank.facts.probe asks of torch."""
+"""Answers what rankbench.rank.facts.host asks of torch."""
 
 import sys
 import types

@@ -314,3 +314,18 @@ def test_it_judges_every_optimizer(optimizer, more, tmp_path):
     cell = {"topology": "1x2", "optimizer": optimizer, "learning_rate": 0.001}
     status, reason, _ = run_gate(tmp_path / "gate", **cell, **more)
     assert (status, reason) == ("ok", None)
+
+
+@pytest.mark.equipment
+def test_an_optimizer_that_cannot_be_compiled_is_named(tmp_path):
+    require_packages("deepspeed")
+    nothing = {"PATH": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    with pytest.raises(AssertionError, match=r"install a C\+\+ compiler, or take"):
+        run_gate(
+            tmp_path / "gate",
+            strategy="deepspeed",
+            options={"offload": "cpu"},
+            optimizer="adamw",
+            topology="1x1",
+            variables=nothing,
+        )

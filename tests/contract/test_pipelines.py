@@ -16,37 +16,6 @@ from rankbench.rank.world.devices import find_runtime
 pytestmark = pytest.mark.contract
 
 
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    folder = tmp_path_factory.mktemp("learned")
-    weights: dict[str, torch.Tensor] = run(folder, "single", 1)[0]["weights"]
-    return weights
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        *(("pipeline", {"microbatches": count}) for count in (2, 32)),
-        ("pipeline", {"schedule": "gpipe", "microbatches": 1}),
-        ("pipeline", {"schedule": "gpipe", "microbatches": 32}),
-        ("pipeline", {"schedule": "interleaved", "microbatches": 1}),
-        ("pipeline", {"schedule": "interleaved", "microbatches": 32}),
-        ("pipeline", {"schedule": "zero-bubble", "virtual_stages": 1}),
-        ("pipeline", {"schedule": "zbv", "microbatches": 1}),
-        ("pipeline", {"balance": "parameters"}),
-        ("rpc_pmp", {"balance": "2,3"}),
-        ("rpc_pmp", {"split_size": 5}),  # The last micro-batch is smaller.
-        ("rpc_pmp", {"split_size": 64}),
-    ],
-)
-def test_how_a_batch_is_cut_changes_nothing(name, options, learned, tmp_path):
-    reports = run(tmp_path, name, 2, options=options)
-    for key, value in learned.items():
-        torch.testing.assert_close(
-            reports[0]["weights"][key], value, rtol=1e-9, atol=1e-11
-        )
-
-
 @pytest.mark.parametrize(
     ("schedule", "ideal"),
     [("gpipe", 2 / (8 + 2)), ("1f1b", 2 / (8 + 2)), ("interleaved", 1 / (2 * 8 + 1))],

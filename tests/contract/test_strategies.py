@@ -185,12 +185,41 @@ def most_ranks(name: str) -> int:
     return 1 if STRATEGIES[name].needs["ranks"] == "one" else 2
 
 
-@pytest.mark.parametrize(("name", "options"), variants(lossy=False))
+# Ways to cut a batch, or to share a model out to four ranks in two groups of two.
+MORE = [
+    *(("pipeline", {"microbatches": count}) for count in (2, 32)),
+    *(
+        ("pipeline", {"schedule": name, "microbatches": count})
+        for name in ("gpipe", "interleaved")
+        for count in (1, 32)
+    ),
+    ("pipeline", {"schedule": "zero-bubble", "virtual_stages": 1}),
+    ("pipeline", {"schedule": "zbv", "microbatches": 1}),
+    ("pipeline", {"balance": "parameters"}),
+    ("rpc_pmp", {"balance": "2,3"}),
+    ("rpc_pmp", {"split_size": 5}),  # The last micro-batch is smaller.
+    ("rpc_pmp", {"split_size": 64}),
+    *(
+        (name, {"accumulation": count, "bucket_mb": size})
+        for name in ("ddp", "zero1", "ddp_dp")
+        for count, size in ((4, 25), (2, 0.0005))
+    ),
+    ("mesh", {"copy": 2}),
+    ("fsdp", {"shard_ranks": 2}),
+    ("fsdp", {"shard_ranks": 2, "reshard_after_forward": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), [*variants(lossy=False), *MORE])
 def test_its_options_change_nothing_of_what_it_learns(
     name, options, reference, tmp_path
 ):
-    reports = run(tmp_path, name, most_ranks(name), options=options)
+    in_groups = {"copy", "shard_ranks"} & options.keys()
+    ranks = 4 if in_groups else most_ranks(name)
+    reports = run(tmp_path, name, ranks, options=options)
     assert_same(name, reports[0]["weights"], reference["weights"])
+    if in_groups:
+        assert {report["samples"] for report in reports} == {SAMPLES * 6 // ranks}
 
 
 @pytest.mark.parametrize(("name", "options"), variants(lossy=True))

@@ -195,35 +195,3 @@ def test_errors_of_the_model_itself_are_not_hidden():
 
     with pytest.raises(ValueError, match="no such width"):
         Blueprint(build, seed=0)
-
-
-def test_only_what_is_loaded_takes_memory():
-    """Half of the layers, and one tensor in flight, of 32 layers of 4 MiB."""
-    size = 1024
-
-    def build() -> nn.Module:
-        return nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(32)))
-
-    drawn = Blueprint(build, seed=0)
-    with CountBytes() as counted:
-        for part in list(drawn.model)[16:]:
-            drawn.load(part, CPU)
-    assert counted.peak <= 17.5 * 4 * size**2
-
-
-class CountBytes(torch.profiler.profile):
-    """The peak of the memory that torch's allocator hands out on the CPU."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-        )
-
-    @property
-    def peak(self) -> int:
-        now = peak = 0
-        for event in self.profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                now += event.nbytes()
-                peak = max(peak, now)
-        return peak

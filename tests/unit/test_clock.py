@@ -123,7 +123,7 @@ def test_events_of_cuda_exist_before_the_first_step(monkeypatch):
     step = ["load", "forward", "update", "forward", "update"]
     warm_up = CudaClock(PHASES, 1)
     run_steps(warm_up, step)
-    timed = warm_up.fresh(2)
+    timed = CudaClock(PHASES, 2, warm_up.marks)
     created = len(Recorded.created)
     run_steps(timed, step, step)
     assert len(Recorded.created) == created

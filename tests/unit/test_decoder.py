@@ -149,7 +149,8 @@ def test_rotary_positions_tell_distances():
 
 
 def test_the_blocks_of_llama_start_smaller_the_deeper_they_are():
-    built = models.build("llama", options={**LLAMA, "width": 256}, seed=0, **SIZES)
+    torch.manual_seed(0)
+    built = models.build("llama", options={**LLAMA, "width": 256}, **SIZES)
     for number in (1, 2):
         block = built.get_submodule(f"block{number}")
         for name in ("out", "mlp.down"):
@@ -262,13 +263,3 @@ def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path):
     assert first["mfu_pct"] == pytest.approx(25, rel=0.01)
     assert "hfu_pct" not in first
     assert second["hfu_pct"] == pytest.approx(25 * 1.25, rel=0.01)
-
-
-def test_shapes_of_models_are_those_of_decoders():
-    for options in THREE:
-        built = models.build("gpt", options=options, **SIZES)
-        count = sum(one.numel() for one in built.parameters())
-        assert describe(options).parameters == count
-        head = built.head.weight
-        assert isinstance(head, torch.Tensor)
-        assert describe(options).head == head.numel()

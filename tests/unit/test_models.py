@@ -53,14 +53,8 @@ def test_channels_can_be_restricted():
         models.build("torchvision/resnet18", channels=1, **sizes)
 
 
-def test_seed_leaves_the_random_state_alone():
-    before = torch.random.get_rng_state()
-    models.build("lenet", channels=1, image_size=28, classes=10, seed=3)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 def test_resnet_is_that_of_torchvision():
-    ours = models.build("resnet18", channels=3, image_size=64, classes=10, seed=0)
+    ours = models.build("resnet18", channels=3, image_size=64, classes=10)
     theirs = import_torchvision().models.resnet18(num_classes=10)
     theirs.load_state_dict(ours.state_dict())
     images = torch.rand(2, 3, 64, 64)
@@ -136,7 +130,7 @@ def test_emulated_sleeps_for_each_sample_and_has_true_gradients(monkeypatch):
     monkeypatch.setattr(emulated._Sleeper, "late", 0.0)
     options = {"layers": 2, "mib": 0.01, "forward_us": 2000, "backward_us": 4000}
     model = models.build(
-        "emulated", channels=1, image_size=4, classes=3, seed=1, options=options
+        "emulated", channels=1, image_size=4, classes=3, options=options
     )
     images = torch.rand(8, 1, 4, 4)
     begun = time.perf_counter()

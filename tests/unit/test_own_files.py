@@ -203,7 +203,7 @@ def test_ranks_load_the_file_and_give_what_it_takes(folder, monkeypatch):
     monkeypatch.setattr(variants, "own", {})
     variants.own["model", "net"] = folder / "net.py"
     sizes = {"channels": 1, "image_size": 8, "classes": 10}
-    model = models.build("net", **sizes, seed=1, options={"width": 8, "other": 1})
+    model = models.build("net", **sizes, options={"width": 8, "other": 1})
     assert sum(p.numel() for p in model.parameters()) == 650
     (folder / "none.py").write_text("def build(): return 3\n")
     variants.own["model", "none"] = folder / "none.py"

@@ -1,8 +1,7 @@
-"""Stages of a pipeline, and the watch that times them."""
+"""Stages of a pipeline."""
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -10,11 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies._pipeline import Stage, trace_shapes
 
 pytestmark = pytest.mark.unit
-
-CPU = torch.device("cpu")
 
 
 def test_a_part_may_work_in_place_on_what_has_arrived():
@@ -52,16 +49,3 @@ def test_shapes_are_those_of_the_arithmetic():
         assert x.dtype == shape.dtype
     # Only the stages count batches; the tracing must not.
     assert parts[1].num_batches_tracked == 1
-
-
-def test_a_stopwatch_keeps_times_by_kind():
-    watch = Stopwatch(CPU)
-    for _ in range(2):
-        with watch("sleep"):
-            time.sleep(0.02)
-    with watch("nothing"):
-        pass
-    assert bool((watch.seconds("sleep") >= 0.02).all())
-    assert watch.seconds("sleep").shape == (2,)
-    begin, end = watch.spans["nothing"][0]
-    assert watch.seconds("nothing").item() == end - begin

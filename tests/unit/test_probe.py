@@ -25,7 +25,7 @@ class Looks:
         self.answer = subprocess.CompletedProcess([], 0, json.dumps(make_probe()), "")
 
     def __call__(self, argv: list[str], **_options: Any) -> Any:
-        assert argv[-1] == "rankbench.rank.facts.probe"
+        assert argv[-1] == "rankbench.rank.facts.host"
         self.count += 1
         return self.answer
 

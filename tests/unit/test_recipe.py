@@ -152,7 +152,7 @@ SIZES = {"vocabulary": 11, "context": 6}
 
 def decoder(checkpointing: str, compiler: Any = None) -> nn.Module:
     """A decoder of 3 layers; its embedding, norm and head are no blocks."""
-    model = models.build("gpt", **SIZES, seed=0, options={"layers": 3, "width": 16})
+    model = models.build("gpt", **SIZES, options={"layers": 3, "width": 16})
     cell = make_cell(checkpointing=checkpointing, compile=compiler is not None)
     return prepare_model(model, cell, compiler=compiler)
 
@@ -284,7 +284,7 @@ def test_float8_is_of_the_linear_layers_of_blocks_whose_sides_fit():
     pytest.importorskip("torchao", reason="torchao is not installed: make extras")
     sizes = {"vocabulary": 512, "context": 8}
     options = {"layers": 1, "width": 32, "heads": 4, "kv_heads": 1}
-    model = models.build("llama", seed=1, options=options, **sizes)
+    model = models.build("llama", options=options, **sizes)
     before = dict(model.named_parameters())
     use_float8(model, emulate=True)
     kinds = {

@@ -101,7 +101,7 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
         ValueError: the probe does not run there.
     """
     programs = image.promise.get("programs", PROGRAMS)
-    probe = ["python3", "-m", "rankbench.rank.facts.probe", *programs]
+    probe = ["python3", "-m", "rankbench.rank.facts.host", *programs]
     options = ["--env", f"PYTHONPATH={_INSIDE}"]
     binds = [f"{SOURCE}:{_INSIDE}:ro"]
     try:

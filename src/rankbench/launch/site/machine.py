@@ -62,7 +62,7 @@ def probe_machine(
     if kept.get("fingerprint") == mark:
         return {**kept["facts"], **now}
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONNOUSERSITE": "1"}
-    probe = [sys.executable, "-m", "rankbench.rank.facts.probe"]
+    probe = [sys.executable, "-m", "rankbench.rank.facts.host"]
     done = run_to_end(probe, env=environment)
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
@@ -107,8 +107,7 @@ def _fingerprint() -> str:
         if found is not None and found.origin is not None:
             path = Path(found.origin).with_name(file)
             parts += [str(path), path.stat().st_mtime_ns]
-    facts = SOURCE / "rankbench" / "rank" / "facts"
-    parts += [(facts / name).read_text() for name in ("probe.py", "host.py")]
+    parts.append((SOURCE / "rankbench/rank/facts/host.py").read_text())
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

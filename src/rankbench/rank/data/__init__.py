@@ -131,31 +131,6 @@ def source_error(
     )
 
 
-def make_samples(
-    arrays: Arrays, channels: int, image_size: int, affine: bool
-) -> tuple[Images, Images]:
-    """Training samples and test samples of this size.
-
-    Args:
-        affine: rotate, shift and scale the training samples at random.
-
-    Raises:
-        ValueError: the images cannot be converted to this number of channels.
-    """
-    train = _with_channels(torch.from_numpy(arrays.train_images), channels)
-    test = _with_channels(torch.from_numpy(arrays.test_images), channels)
-    mean, std = (values.expand(channels) for values in _moments(train))
-    size = (len(train) + len(test)) * train.shape[1] * image_size**2
-    if size <= RESIZED_MAX_BYTES and train.shape[-1] != image_size:
-        train, test = _resize_all(train, image_size), _resize_all(test, image_size)
-    if affine:
-        _affine()  # import torchvision now: it is slow, and may fail
-    return (
-        Images(train, arrays.train_labels, mean, std, image_size, affine=affine),
-        Images(test, arrays.test_labels, mean, std, image_size),
-    )
-
-
 class Images(Dataset[tuple[Tensor, int]]):
     """Samples (image float32 [C, H, W], label), each converted on access.
 
@@ -361,11 +336,9 @@ def load(
     root: Path,
     *,
     dataset: Any = None,
-    channels: int | None = None,
-    image_size: int | None = None,
-    context: int | None = None,
     augment: str = "none",
     seed: int = 0,
+    **asked: int | None,
 ) -> tuple[Samples, Samples, int]:
     """Load a data set: training samples, test samples, number of classes or tokens.
 
@@ -373,11 +346,10 @@ def load(
         name: of the data set.
         root: the folder of the prepared files.
         dataset: what the file of the data set defines; None imports it by its name.
-        channels: 1 or 3; None keeps the number of channels of the data set.
-        image_size: side in pixels; None keeps the size of the data set.
-        context: tokens of a sequence; None keeps the context of the data set.
-        augment: ``none`` or ``affine``; applies to the training samples.
+        augment: ``affine`` rotates, shifts and scales training samples at random, or
+            ``none``.
         seed: seed of a generated data set; data sets from files ignore it.
+        asked: see `sizes_of`.
 
     Raises:
         DataError: the prepared file is missing or damaged.
@@ -386,17 +358,29 @@ def load(
     """
     dataset = dataset or variants.load("data", name)
     shape = dataset.SHAPE
-    sizes = sizes_of(shape, channels=channels, image_size=image_size, context=context)
+    sizes = sizes_of(shape, **asked)
+    offered = {"seed": seed, "root": root, **sizes}
     if "context" in sizes:
-        return _load_tokens(name, dataset, {"seed": seed, "root": root, **sizes})
+        return _load_tokens(name, dataset, offered)
     if getattr(dataset, "PREPARED", False):
         arrays = read_arrays(path(name, root), shape)
     else:
-        offered = {"seed": seed, "root": root, **sizes}
         arrays = variants.call(dataset.generate, offered)
-    channels, image_size = sizes["channels"], sizes["image_size"]
-    train, test = make_samples(arrays, channels, image_size, augment == "affine")
-    return train, test, sizes["classes"]
+    channels, side = sizes["channels"], sizes["image_size"]
+    train = _with_channels(torch.from_numpy(arrays.train_images), channels)
+    test = _with_channels(torch.from_numpy(arrays.test_images), channels)
+    mean, std = (values.expand(channels) for values in _moments(train))
+    size = (len(train) + len(test)) * train.shape[1] * side**2
+    if size <= RESIZED_MAX_BYTES and train.shape[-1] != side:
+        train, test = _resize_all(train, side), _resize_all(test, side)
+    affine = augment == "affine"
+    if affine:
+        _affine()  # import torchvision now: it is slow, and may fail
+    return (
+        Images(train, arrays.train_labels, mean, std, side, affine=affine),
+        Images(test, arrays.test_labels, mean, std, side),
+        sizes["classes"],
+    )
 
 
 def _load_tokens(
@@ -416,22 +400,13 @@ def _load_tokens(
     return Tokens(arrays.train, context), Tokens(arrays.test, context), vocabulary
 
 
-def sizes_of(
-    shape: Mapping[str, int],
-    *,
-    channels: int | None = None,
-    image_size: int | None = None,
-    context: int | None = None,
-) -> dict[str, int]:
+def sizes_of(shape: Mapping[str, int], **asked: int | None) -> dict[str, int]:
     """What `models.build` must know of a data set with this `SHAPE`.
 
     Args:
-        channels, image_size, context: as of `load`.
+        asked: channels (1 or 3), image_size (side in pixels), context (tokens of a
+            sequence); without them, or with None, they are those of the data set.
     """
-    asked = {"channels": channels, "image_size": image_size, "context": context}
-    of_tokens, of_images = (
-        ("vocabulary", "context"),
-        ("channels", "image_size", "classes"),
-    )
-    keys = of_tokens if "vocabulary" in shape else of_images
+    images = ("channels", "image_size", "classes")
+    keys = ("vocabulary", "context") if "vocabulary" in shape else images
     return {key: asked.get(key) or shape[key] for key in keys}

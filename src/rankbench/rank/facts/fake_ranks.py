@@ -65,19 +65,9 @@ class Allocation:
     kind: str = ACTIVATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """A kind of call.
-
-    Attributes:
-        operation: as strategies name it.
-        group: number of ranks that take part.
-        dtype: of the tensors.
-    """
-
-    operation: str
-    group: int
-    dtype: torch.dtype
+# A kind of call: the operation, as strategies name it; number of ranks that take part;
+# dtype of the tensors.
+Traffic = tuple[str, int, torch.dtype]
 
 
 class Ledger(TorchDispatchMode):
@@ -210,7 +200,7 @@ class Ledger(TorchDispatchMode):
         self.strays |= {f"{name}: {t.device}" for t in both if t.device != self.device}
         if name in _HOLDS:
             self.label(both, _HOLDS[name])
-        sent = Traffic(name, group.size(), both[0].dtype)
+        sent = name, group.size(), both[0].dtype
         self.calls[sent] += 1
         # Of the whole tensor, as in nccl-tests: what is gathered, or what is scattered.
         self.sent[sent] += max(sum(t.nbytes for t in side) for side in sides)

@@ -38,7 +38,6 @@ _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def build(
     name: str,
     *,
-    seed: int | None = None,
     options: Mapping[str, Any] | None = None,
     **sizes: int,
 ) -> nn.Module:
@@ -46,9 +45,7 @@ def build(
 
     A model of tokens maps ids [N, context] to logits [N, context, vocabulary].
 
-    The weights are float32 on the CPU. With a seed they depend on the seed only, and
-    the global random state does not change. Without a seed they are drawn from the
-    global random state.
+    The weights are float32 on the CPU, drawn from the global random state.
 
     Args:
         options: of the model; those that are missing have their defaults. An option
@@ -62,13 +59,7 @@ def build(
     _check(name, getattr(module, "NEEDS", {}), **sizes)
     given = complete(name, options)
     sizes |= {key: given.pop(key) or sizes[key] for key in sizes if key in given}
-    if seed is None:
-        model = variants.call(module.build, sizes, **given)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            # Not torch.manual_seed, which would seed every GPU as well.
-            torch.default_generator.manual_seed(seed)
-            model = variants.call(module.build, sizes, **given)
+    model = variants.call(module.build, sizes, **given)
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise ValueError(f"{name}: build returned {kind}, not a torch.nn.Module")

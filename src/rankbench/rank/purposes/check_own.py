@@ -60,7 +60,8 @@ def check_model(
     """
 
     def build() -> nn.Module:
-        return models.build(name, **sizes, seed=_SEED, options=options)
+        torch.manual_seed(_SEED)
+        return models.build(name, **sizes, options=options)
 
     try:
         model, other = build(), build()

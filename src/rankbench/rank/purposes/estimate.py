@@ -170,8 +170,7 @@ def _run(
             gradients = [weight.grad for weight in _parameters(strategy)]
             ledger.label(gradients, host or GRADIENTS)
 
-    for _ in range(strategy.settled_after):
-        strategy.step(batch, mark)
+    strategy.step(batch, mark)
     # Say what the tensors that outlive a step are for.
     ledger.label_rest(GATHERED)
     groups = strategy.optimizer.param_groups
@@ -190,13 +189,7 @@ def _run(
         "step": sum(parts.values()),
         "parts": parts,
         "sent": [
-            _describe(
-                traffic.operation,
-                traffic.group,
-                traffic.dtype,
-                size / period,
-                ledger.calls[traffic],
-            )
+            _describe(*traffic, size / period) | {"calls": ledger.calls[traffic]}
             for traffic, size in ledger.sent.items()
         ],
         "declared": [
@@ -213,15 +206,14 @@ def _run(
 
 
 def _describe(
-    operation: str, group: int, dtype: torch.dtype, size: float | None, *calls: int
+    operation: str, group: int, dtype: torch.dtype, size: float | None
 ) -> dict[str, Any]:
-    found = {
+    return {
         "operation": operation,
         "group": group,
         "dtype": str(dtype).removeprefix("torch."),
         "bytes": size,
     }
-    return found | ({"calls": calls[0]} if calls else {})
 
 
 def _balance(cell: Cell, shape: Shape, sizes: Mapping[str, int]) -> Mapping[str, Any]:

@@ -26,7 +26,6 @@ from rankbench.rank.training.recipe import (
     lower_norms,
     make_arithmetic,
     make_loss,
-    memory_format_of,
     optimizer_maker,
     prepare_model,
     set_arithmetic,
@@ -150,7 +149,6 @@ def set_up(duty: Duty) -> tuple[Course, Material, models.Blueprint, int]:
         batches=iter(batches),
         runtime=runtime,
         progress=duty.progress,
-        memory_format=memory_format_of(cell),
     )
     return course, material, blueprint, batches.steps_per_epoch
 

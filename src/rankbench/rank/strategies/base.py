@@ -141,8 +141,6 @@ class Strategy(ABC):
     weight_bytes: int = 0
     # How often the host waits for the device in a step, such as to read a number.
     waits: int = 0
-    # A step is like all later ones after so many.
-    settled_after: int = 1
     # One step in so many sends the operations, whose bytes are the mean over all steps.
     # The estimator sets it to 1 after `setup`, to see that step.
     period: int = 1
@@ -218,7 +216,7 @@ class Strategy(ABC):
         """
 
     def operations(self) -> list[Operation]:
-        """What this rank sends in a step; called after the first `settled_after` steps.
+        """What this rank sends in a step; called after the first one.
 
         Empty if the ranks do not communicate. Each launch times these operations.
         """

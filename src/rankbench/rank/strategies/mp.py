@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from rankbench.rank.strategies._pipeline import count_parts
-from rankbench.rank.strategies.base import Batch, Load, MakeOptimizer, Mark
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
 from rankbench.rank.strategies.single import Single
 
 
@@ -42,22 +42,32 @@ class ModelParallel(Single):
     on_meta = True
     phases = ["forward", "backward", "update"]
 
+    model: nn.Sequential
+
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         assert isinstance(model, nn.Sequential), "models are sequences of named parts"
         self.bare = model
-        self.chain = Chain(model, self.world.devices)
-        self.model = self.chain
+        self.model = nn.Sequential()  # of stages, once the first batch is there
         self.make_optimizer = make_optimizer
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
-        if not self.chain.stages:
-            balance, devices = str(self.chosen["balance"]), len(self.world.devices)
-            parts = list(self.bare)
-            counts = count_parts(balance, parts, batch[0], devices, self.load)
-            self.chain.place(counts, self.load)
+        if not len(self.model):
+            self._place(batch[0])
             self.optimizer = self.make_optimizer(self.model.parameters())
         images, labels = batch
         return super().step((images, labels.to(self.world.devices[-1])), mark)
+
+    def _place(self, images: Tensor) -> None:
+        """Load the first parts on the first device, and so on."""
+        balance, devices = str(self.chosen["balance"]), self.world.devices
+        left = list(self.bare)
+        counts = count_parts(balance, left, images, len(devices), self.load)
+        for count, device in zip(counts, devices, strict=True):
+            stage = nn.Sequential(*left[:count])
+            left = left[count:]
+            self.load(stage, device)
+            stage.register_forward_pre_hook(partial(_bring, device))
+            self.model.append(stage.to(device))
 
     def state_dict(self) -> dict[str, Tensor]:
         first = self.world.devices[0]
@@ -65,25 +75,5 @@ class ModelParallel(Single):
         return {name: value.to(first) for name, value in weights.items()}
 
 
-class Chain(nn.Module):
-    """The parts of a model in order, each on its device."""
-
-    def __init__(self, model: nn.Sequential, devices: Sequence[torch.device]) -> None:
-        super().__init__()
-        self.parts = model
-        self.devices = devices
-        self.stages: list[nn.Sequential] = []
-
-    def place(self, counts: Sequence[int], load: Load) -> None:
-        """Load the first counts[0] parts on the first device, and so on."""
-        left = list(self.parts)
-        for count, device in zip(counts, self.devices, strict=True):
-            stage = nn.Sequential(*left[:count])
-            load(stage, device)
-            self.stages.append(stage.to(device))
-            left = left[count:]
-
-    def forward(self, x: Tensor) -> Tensor:
-        for stage, device in zip(self.stages, self.devices, strict=True):
-            x = stage(x.to(device, non_blocking=True))
-        return x
+def _bring(device: torch.device, _stage: nn.Module, given: tuple[Tensor]) -> Tensor:
+    return given[0].to(device, non_blocking=True)

@@ -42,9 +42,20 @@ from rankbench.rank.world.lifeline import Progress
 
 
 class HostClock:
-    """Times the phases of steps, by `time.perf_counter_ns` at every mark."""
+    """Times the phases of steps, by `time.perf_counter_ns` at every mark.
 
-    def __init__(self, phases: Sequence[str], steps: int) -> None:
+    Times of events on different GPUs cannot be compared. So it waits at every mark
+    until they have finished, if a process drives several. That costs little, because
+    such a process runs its phases one after the other.
+    """
+
+    # Number of marks in a step that need memory.
+    marks = 0
+
+    def __init__(
+        self, phases: Sequence[str], steps: int, gpus: Sequence[torch.device] = ()
+    ) -> None:
+        self._gpus = gpus
         self._phases = list(phases)
         self._starts = [0] * steps
         self._column = {phase: i for i, phase in enumerate(phases)}
@@ -67,16 +78,14 @@ class HostClock:
         Raises:
             KeyError: there is no such phase.
         """
+        if self._gpus:
+            wait_for_devices(self._gpus)
         column, now = self._column[phase], time.perf_counter_ns()
         self._row[column] = (self._row[column] or 0) + now - self._last
         self._last = now
 
     def finish(self) -> None:
         """Wait until the device has done all the work before the last mark."""
-
-    def fresh(self, steps: int) -> HostClock:
-        """A new clock for `steps` steps of the same kind."""
-        return HostClock(self._phases, steps)
 
     def table(self) -> np.ndarray:
         """Seconds per step and phase, [steps, phases]. Call it after `finish`.
@@ -105,28 +114,6 @@ class HostClock:
         """Host time at the start of each step, in seconds after the first, [steps]."""
         starts = np.array(self._starts, dtype=np.int64)
         return (starts - starts[:1]) * 1e-9
-
-
-class WaitingClock(HostClock):
-    """Waits at every mark until several GPUs have finished, and reads the host's clock.
-
-    The times of events on different GPUs cannot be compared. A process that drives
-    several GPUs runs its phases one after the other anyway, so waiting costs it little:
-    the device stands still while the host launches the first kernels of a phase.
-    """
-
-    def __init__(
-        self, phases: Sequence[str], steps: int, gpus: Sequence[torch.device]
-    ) -> None:
-        super().__init__(phases, steps)
-        self._gpus = gpus
-
-    def mark(self, phase: str) -> None:
-        wait_for_devices(self._gpus)
-        super().mark(phase)
-
-    def fresh(self, steps: int) -> WaitingClock:
-        return WaitingClock(self._phases, steps, self._gpus)
 
 
 class CudaClock(HostClock):
@@ -170,10 +157,7 @@ class CudaClock(HostClock):
 
     def finish(self) -> None:
         torch.cuda.synchronize()
-
-    def fresh(self, steps: int) -> CudaClock:
-        marks = max(map(len, self._marked), default=0)
-        return CudaClock(self._phases, steps, marks)
+        self.marks = max(map(len, self._marked), default=0)
 
     def table(self) -> np.ndarray:
         table = np.full((len(self._marked), len(self._phases)), np.nan)
@@ -192,7 +176,7 @@ def _make_event() -> torch.cuda.Event:
 
 
 def make_clock(
-    devices: Sequence[torch.device], phases: Sequence[str], steps: int
+    devices: Sequence[torch.device], phases: Sequence[str], steps: int, marks: int = 0
 ) -> HostClock:
     """Return a clock for the devices of this rank.
 
@@ -200,11 +184,12 @@ def make_clock(
         devices: all devices that this rank drives, the same one perhaps several times.
         phases: names of the phases.
         steps: number of steps.
+        marks: see `CudaClock`.
     """
     gpus = gpus_among(devices)
-    if len(gpus) > 1:
-        return WaitingClock(phases, steps, gpus)
-    return CudaClock(phases, steps) if gpus else HostClock(phases, steps)
+    if len(gpus) == 1:
+        return CudaClock(phases, steps, marks)
+    return HostClock(phases, steps, gpus)
 
 
 class Window:
@@ -257,7 +242,7 @@ class Window:
         self.setup_memory = read_peaks(self.devices)
         reset_peaks(self.devices)
         # Allocates events for as many marks per step as the warm-up had.
-        self.clock = self.clock.fresh(self.steps)
+        self.clock = make_clock(self.devices, self.phases, self.steps, self.clock.marks)
 
     def begin(self, barrier: Callable[[], None] = lambda: None) -> None:
         """Begin the timed window, after a barrier."""
@@ -299,7 +284,6 @@ class Course:
 
     Attributes:
         batches: of this rank, without an end.
-        memory_format: of the inputs.
         losses: of all steps so far; None where this rank does not know the loss.
     """
 
@@ -308,8 +292,13 @@ class Course:
     batches: Iterator[Batch]
     runtime: Runtime
     progress: Progress
-    memory_format: torch.memory_format = torch.preserve_format
     losses: list[Tensor | None] = field(default_factory=list)
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Of the inputs."""
+        images = self.cell.channels_last
+        return torch.channels_last if images else torch.preserve_format
 
     def wait(self) -> None:
         """Wait until all ranks are here and their devices have finished all work."""

@@ -256,11 +256,6 @@ def _selective_contexts() -> Any:
     return create_selective_checkpoint_contexts(choose)
 
 
-def memory_format_of(cell: Cell) -> torch.memory_format:
-    """The memory format of images."""
-    return torch.channels_last if cell.channels_last else torch.preserve_format
-
-
 def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
     """A function that returns the context for a forward pass in this precision."""
     if precision in AUTOCAST:
