@@ -28,8 +28,8 @@ gate: false
 time_limit: 120
 """
 
-SAMPLER = "        replica=_replica_of(duty.place.rank, ranks, sharing, cell),\n"
-WRONG = "        replica=duty.place.local_rank,\n"
+SAMPLER = "        rank=_replica_of(duty.place.rank, ranks, sharing, cell),\n"
+WRONG = "        rank=duty.place.local_rank,\n"
 GATE = """
 name: sampler
 strategy: ddp

@@ -81,7 +81,7 @@ ERRORS = {
         "        self.optimizer.step()\n",
     ),
 }
-SAMPLER = "        replica=_replica_of(duty.place.rank, ranks, sharing, cell),\n"
+SAMPLER = "        rank=_replica_of(duty.place.rank, ranks, sharing, cell),\n"
 
 
 def plant(folder: Path, before: str, after: str) -> Path:
@@ -167,7 +167,7 @@ def test_gradients_that_few_bits_lose_are_found_by_the_trend(tmp_path):
 
 
 def test_samples_that_are_seen_twice_are_found(tmp_path):
-    code = plant_in_sampler(tmp_path, "        replica=0,\n")
+    code = plant_in_sampler(tmp_path, "        rank=0,\n")
     status, _, _ = run_gate(tmp_path / "gate", code=code, topology="1x2")
     assert status == "mismatch"
 
@@ -175,7 +175,7 @@ def test_samples_that_are_seen_twice_are_found(tmp_path):
 @pytest.mark.parametrize(("hosts", "status"), [(1, "ok"), (2, "mismatch")])
 def test_a_sampler_by_local_rank_is_found_on_several_hosts(hosts, status, tmp_path):
     """The error of a published tutorial: one host alone does not show it."""
-    code = plant_in_sampler(tmp_path, "        replica=duty.place.local_rank,\n")
+    code = plant_in_sampler(tmp_path, "        rank=duty.place.local_rank,\n")
     topology = f"{hosts}x{2 // hosts}"
     found, _, _ = run_gate(tmp_path / "gate", code=code, hosts=hosts, topology=topology)
     assert found == status

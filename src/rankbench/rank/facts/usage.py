@@ -225,17 +225,6 @@ _STEAL = 7
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
-class _Counters(NamedTuple):
-    """Counters at one moment, in seconds; `periods`: all, and throttled ones."""
-
-    seconds: float
-    own: float
-    stopped: float
-    idle: list[float]
-    steal: list[float]
-    periods: list[tuple[int, int]]
-
-
 class Surroundings:
     """Reads the counters of the CPUs of this rank, and of its CPU quota."""
 
@@ -265,20 +254,20 @@ class Surroundings:
             once; None for no limit); stopped (seconds of suspension).
         """
         now, then = self._read(), self._before
-        seconds = now.seconds - then.seconds
+        seconds = now["seconds"] - then["seconds"]
         if seconds < _SHORTEST:
             return None
-        idle = [a - b for a, b in zip(now.idle, then.idle, strict=True)]
-        steal = [a - b for a, b in zip(now.steal, then.steal, strict=True)]
+        idle = [a - b for a, b in zip(now["idle"], then["idle"], strict=True)]
+        steal = [a - b for a, b in zip(now["steal"], then["steal"], strict=True)]
         held = [
             (after[1] - before[1], after[0] - before[0])
-            for after, before in zip(now.periods, then.periods, strict=True)
+            for after, before in zip(now["periods"], then["periods"], strict=True)
         ]
         throttled, periods = max(held, default=(0, 0))
         quotas = [quota for group in self._groups if (quota := _read_quota(group))]
         return {
             "seconds": seconds,
-            "own": now.own - then.own,
+            "own": now["own"] - then["own"],
             "cpus": self._cpus,
             "busy": [
                 max(0.0, seconds - a - b) for a, b in zip(idle, steal, strict=True)
@@ -287,10 +276,11 @@ class Surroundings:
             "periods": periods,
             "throttled": throttled,
             "quota": min(quotas, default=None),
-            "stopped": now.stopped - then.stopped,
+            "stopped": now["stopped"] - then["stopped"],
         }
 
-    def _read(self) -> _Counters:
+    def _read(self) -> dict[str, Any]:
+        """Counters now, in seconds; `periods`: all, and throttled ones."""
         idle, steal = _read_cpus(self._proc / "stat", self._cpus)
         periods = []
         for group in self._groups:
@@ -300,14 +290,14 @@ class Surroundings:
                 int(counts.get(name, 0)) for name in ("nr_periods", "nr_throttled")
             )
             periods.append((every, throttled))
-        return _Counters(
-            seconds=time.perf_counter(),
-            own=sum(cpu_time()),
-            stopped=self._progress.stopped,
-            idle=idle,
-            steal=steal,
-            periods=periods,
-        )
+        return {
+            "seconds": time.perf_counter(),
+            "own": sum(cpu_time()),
+            "stopped": self._progress.stopped,
+            "idle": idle,
+            "steal": steal,
+            "periods": periods,
+        }
 
 
 def _read_cpus(file: Path, cpus: Sequence[int]) -> tuple[list[float], list[float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,24 +16,13 @@ from torch import Tensor, nn
 from rankbench.rank.torchvision_ops import import_torchvision
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryModel:
-    """A model of a library, in place of the file of a model.
+def find(name: str) -> SimpleNamespace:
+    """The model LIBRARY/NAME, in place of the file of a model.
 
-    Attributes:
-        NEEDS: what `models.build` checks.
-        build: as in the file of a model; options go to the library.
-        image_size: returns the side of the images that the model is made for; None if
-            the model takes tokens.
-    """
-
-    NEEDS: dict[str, Any]
-    build: Callable[..., nn.Module]
-    image_size: Callable[[], int] | None
-
-
-def find(name: str) -> LibraryModel:
-    """The model LIBRARY/NAME.
+    Returns:
+        NEEDS, what `models.build` checks; build, whose options go to the library;
+        image_size, which returns the side of the images that the model is made for, or
+        None if it takes tokens.
 
     Raises:
         ValueError: there is no such library.
@@ -41,10 +30,14 @@ def find(name: str) -> LibraryModel:
     library, _, model = name.partition("/")
     if library not in _FINDERS:
         raise ValueError(f"{name!r}: expected one of {', '.join(_FINDERS)} before /")
-    return _FINDERS[library](model)
+    needs, build, image_size = _FINDERS[library](model)
+    return SimpleNamespace(NEEDS=needs, build=build, image_size=image_size)
 
 
-def _of_torchvision(name: str) -> LibraryModel:
+_Found = tuple[dict[str, Any], Callable[..., nn.Module], Callable[[], int] | None]
+
+
+def _of_torchvision(name: str) -> _Found:
     def build(image_size: int, classes: int, **options: Any) -> nn.Module:
         if name.startswith("vit_"):
             options.setdefault("image_size", image_size)
@@ -59,10 +52,10 @@ def _of_torchvision(name: str) -> LibraryModel:
         weights = import_torchvision().models.get_model_weights(name).DEFAULT
         return int(weights.transforms().crop_size[0])
 
-    return LibraryModel({"channels": [3]}, build, image_size)
+    return {"channels": [3]}, build, image_size
 
 
-def _of_timm(name: str) -> LibraryModel:
+def _of_timm(name: str) -> _Found:
     def build(
         channels: int, image_size: int, classes: int, **options: Any
     ) -> nn.Module:
@@ -83,7 +76,7 @@ def _of_timm(name: str) -> LibraryModel:
         found = _import_timm().get_pretrained_cfg(name)
         return int(found.input_size[-1]) if found else 224
 
-    return LibraryModel({}, build, made_for)
+    return {}, build, made_for
 
 
 def _import_timm() -> Any:
@@ -91,7 +84,7 @@ def _import_timm() -> Any:
     return importlib.import_module("timm")
 
 
-def _of_transformers(name: str) -> LibraryModel:
+def _of_transformers(name: str) -> _Found:
     def build(vocabulary: int, context: int, **options: Any) -> nn.Module:
         import_torchvision()  # transformers may import it, without its remedy
         transformers = importlib.import_module("transformers")
@@ -102,7 +95,7 @@ def _of_transformers(name: str) -> LibraryModel:
             config.max_position_embeddings = context
         return LanguageModel(transformers.AutoModelForCausalLM.from_config(config))
 
-    return LibraryModel({"inputs": "tokens"}, build, None)
+    return {"inputs": "tokens"}, build, None
 
 
 class LanguageModel(nn.Module):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from rankbench.rank.purposes.setup import (
 )
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Batch, Strategy, World
-from rankbench.rank.training.recipe import AUTOCAST, Batches
+from rankbench.rank.training.recipe import AUTOCAST
 from rankbench.rank.world.lifeline import Duty
 
 EXACT_STEPS = 3
@@ -110,7 +110,7 @@ def check(
     dtype = getattr(torch, "float32" if by_trend else kind.exact_dtype)
     steps = LOSSY_STEPS if by_trend else EXACT_STEPS
     material = load_material(cell, duty.spec.data_dir)
-    samples = choose_samples(duty, material)
+    samples = choose_samples(duty, cell, material)
     sharing = duty.spec.shape.replica_ranks
 
     def learn(
@@ -137,7 +137,7 @@ def check(
         step = partial(strategy.step, mark=lambda phase: None)
         if alone:
             step = partial(step_in_parts, strategy)
-        batches = make_batches(duty, cell, material, samples, alone=alone)
+        batches, _ = make_batches(duty, cell, material, samples, alone=alone)
         losses = train(step, batches, steps=steps, device=world.device, dtype=dtype)
         # Not on the device, which needs its memory for the reference.
         return losses, {k: v.cpu() for k, v in strategy.state_dict().items()}, start
@@ -163,7 +163,7 @@ def check(
 
 def train(
     step: Callable[[Batch], Tensor | None],
-    batches: Batches,
+    batches: Iterator[Batch],
     *,
     steps: int,
     device: torch.device,
@@ -197,13 +197,13 @@ def step_in_parts(reference: Strategy, batch: Batch) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def choose_samples(duty: Duty, material: Material) -> int:
+def choose_samples(duty: Duty, cell: Cell, material: Material) -> int:
     """The number of samples of this rank in a step: fewer than in the cell if possible.
 
     The number divides the cell's own, so that the strategy can split it in the same
     way. It is at least two for each part that the strategy splits a batch into.
     """
-    cell, own = material.cell, duty.spec.shape.rank_batch
+    own = duty.spec.shape.rank_batch
     flops = describe_model(cell.model, material.sizes, cell.model_options)
     affordable = min(
         MOST_SAMPLES,

@@ -19,7 +19,7 @@ from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.host import describe_host, describe_software, identify_gpu
 from rankbench.rank.models import describe_model, find_kernels, routed_rows
-from rankbench.rank.purposes.setup import finish, set_up
+from rankbench.rank.purposes.setup import build_model, finish, set_up
 from rankbench.rank.training.loop import Window, train
 from rankbench.rank.world.devices import gpus_among
 from rankbench.rank.world.lifeline import Duty
@@ -62,7 +62,7 @@ def run(duty: Duty) -> None:
         weights = strategy.state_dict()
         save_model(spec.directory, spec.options.save_model, duty.place, weights)
         if cell.evaluate and world.rank == 0:
-            model = material.build_model().to(world.device)
+            model = build_model(cell, material.sizes).to(world.device)
             model.load_state_dict(weights)
             report["accuracy"] = evaluate(
                 model, material.test, classes=material.classes, device=world.device

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
 
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place, check_name, meeting_host
@@ -18,11 +22,10 @@ from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.facts.usage import reset_peaks
 from rankbench.rank.strategies import find_strategy, runtime_of
-from rankbench.rank.strategies.base import Load, Strategy, World
+from rankbench.rank.strategies.base import Batch, Load, Strategy, World
 from rankbench.rank.training.loop import Course
 from rankbench.rank.training.recipe import (
     AUTOCAST,
-    Batches,
     lower_norms,
     make_arithmetic,
     make_loss,
@@ -47,21 +50,14 @@ class Material:
     """The data of a cell, and the model that fits them.
 
     Attributes:
-        cell: the cell; its seed and its model are those of the model.
         classes: number of classes of a target: of an image, or the vocabulary.
         sizes: of the data, as `models.build` takes them.
     """
 
-    cell: Cell
     train: data.Samples
     test: data.Samples
     classes: int
     sizes: Mapping[str, int]
-
-    def build_model(self) -> nn.Module:
-        """Build the model on the CPU; its weights are equal on all ranks."""
-        torch.manual_seed(self.cell.seed)
-        return _build(self.cell, self.sizes)
 
 
 def draw_model(
@@ -77,7 +73,7 @@ def draw_model(
     """
 
     def build() -> nn.Module:
-        model = change(_build(cell, sizes))
+        model = change(build_model(cell, sizes))
         if cell.precision.startswith("fp8"):
             # Planning lets none run on a CPU, but tests do.
             recipe = cell.precision.partition("_")[2] or "tensorwise"
@@ -87,7 +83,7 @@ def draw_model(
     return models.Blueprint(build, seed=cell.seed)
 
 
-def _build(cell: Cell, sizes: Mapping[str, int]) -> nn.Module:
+def build_model(cell: Cell, sizes: Mapping[str, int]) -> nn.Module:
     return models.build(cell.model, **sizes, options=cell.model_options)
 
 
@@ -142,15 +138,15 @@ def set_up(duty: Duty) -> tuple[Course, Material, models.Blueprint, int]:
     strategy = set_up_strategy(
         cell, world, blueprint, replica_ranks=spec.shape.replica_ranks
     )
-    batches = make_batches(duty, cell, material, spec.shape.rank_batch)
+    batches, per_epoch = make_batches(duty, cell, material, spec.shape.rank_batch)
     course = Course(
         cell=cell,
         strategy=strategy,
-        batches=iter(batches),
+        batches=batches,
         runtime=runtime,
         progress=duty.progress,
     )
-    return course, material, blueprint, batches.steps_per_epoch
+    return course, material, blueprint, per_epoch
 
 
 def finish(duty: Duty, runtime: Runtime, report: Mapping[str, Any]) -> None:
@@ -180,7 +176,7 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
         seed=cell.seed,
     )
     sizes = data.sizes_of(dataset.SHAPE, **asked)
-    return Material(cell, train_set, test_set, classes, sizes)
+    return Material(train_set, test_set, classes, sizes)
 
 
 def sizes_of_data(cell: Cell) -> dict[str, int]:
@@ -268,19 +264,47 @@ def make_batches(
     rank_batch: int,
     *,
     alone: bool = False,
-) -> Batches:
-    """The stream of this rank's batches, each with `rank_batch` samples.
+) -> tuple[Iterator[Batch], int]:
+    """An endless stream of this rank's batches; the number of them in an epoch.
+
+    All ranks share one permutation of the samples, and rank r of n takes every n-th
+    sample of it. So the batches of all ranks in a step together are the batch of a
+    single process. Incomplete batches are dropped on all ranks. Ranks that share a
+    model replica count as one rank.
 
     Args:
+        rank_batch: number of samples of a batch.
         alone: as a single process loads them.
     """
     ranks = duty.spec.shape.ranks
     sharing = ranks if alone else duty.spec.shape.replica_ranks
-    return Batches(
+    sampler: DistributedSampler[Any] = DistributedSampler(
         material.train,
-        cell,
-        replica=_replica_of(duty.place.rank, ranks, sharing, cell),
-        replicas=ranks // sharing,
-        rank_batch=rank_batch,
-        worker_cpus=duty.affinity,
+        num_replicas=ranks // sharing,
+        rank=_replica_of(duty.place.rank, ranks, sharing, cell),
+        seed=cell.seed,
+        drop_last=True,
     )
+    loader: DataLoader[Any] = DataLoader(
+        material.train,
+        batch_size=rank_batch,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=cell.num_workers,
+        pin_memory=cell.pin_memory,
+        persistent_workers=cell.num_workers > 0,
+        worker_init_fn=partial(_unpin, duty.affinity),
+    )
+
+    def stream() -> Iterator[Batch]:
+        for epoch in itertools.count():
+            sampler.set_epoch(epoch)
+            yield from loader
+
+    return stream(), len(loader)
+
+
+def _unpin(cpus: set[int], _worker: int) -> None:
+    """Let a loader process run on other cores than those its rank is pinned to."""
+    os.sched_setaffinity(0, cpus)
+    torch.set_num_threads(1)

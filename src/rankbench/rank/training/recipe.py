@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,6 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
     noop_context_fn,
 )
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from rankbench.cell import Cell
 from rankbench.rank.models import Experts, Replaced, become, find_blocks
@@ -30,54 +28,6 @@ from rankbench.rank.strategies.base import (
     ComputeLoss,
     MakeOptimizer,
 )
-
-
-class Batches:
-    """An endless stream of this rank's batches, epoch after epoch.
-
-    All ranks share one permutation of the samples, and rank r of n takes every n-th
-    sample of it. So the batches of all ranks in a step together are the batch of a
-    single process. Incomplete batches are dropped on all ranks. Ranks that share a
-    model replica count as one rank.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        cell: Cell,
-        *,
-        replica: int,
-        replicas: int,
-        rank_batch: int,
-        worker_cpus: set[int],
-    ) -> None:
-        self._sampler: DistributedSampler = DistributedSampler(
-            dataset, replicas, replica, seed=cell.seed, drop_last=True
-        )
-        self._loader: DataLoader = DataLoader(
-            dataset,
-            batch_size=rank_batch,
-            sampler=self._sampler,
-            drop_last=True,
-            num_workers=cell.num_workers,
-            pin_memory=cell.pin_memory,
-            persistent_workers=cell.num_workers > 0,
-            worker_init_fn=partial(_unpin, worker_cpus),
-        )
-        self.steps_per_epoch = len(self._loader)
-
-    def __iter__(self) -> Iterator[Batch]:
-        epoch = 0
-        while True:
-            self._sampler.set_epoch(epoch)
-            yield from self._loader
-            epoch += 1
-
-
-def _unpin(cpus: set[int], _worker: int) -> None:
-    """Let a loader process run on other cores than those its rank is pinned to."""
-    os.sched_setaffinity(0, cpus)
-    torch.set_num_threads(1)
 
 
 def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
