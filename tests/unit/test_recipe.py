@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,25 +49,15 @@ WORLD = World(
 )
 
 
-@pytest.fixture
-def kept() -> Iterator[None]:
-    """After the test, settings of torch are as before."""
-    settings = [
-        (place, name, getattr(place, name))
-        for place, name in (
-            (torch.backends.cudnn, "benchmark"),
-            (torch.backends.cudnn, "allow_tf32"),
-            (torch.backends.cuda.matmul, "allow_tf32"),
-        )
-    ]
-    yield
-    for place, name, value in settings:
-        setattr(place, name, value)
-
-
-@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("tries", [True, False])
-def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries):
+def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries, monkeypatch):
+    # After the test, settings of torch are as before.
+    for place, name in (
+        (torch.backends.cudnn, "benchmark"),
+        (torch.backends.cudnn, "allow_tf32"),
+        (torch.backends.cuda.matmul, "allow_tf32"),
+    ):
+        monkeypatch.setattr(place, name, getattr(place, name))
     set_arithmetic("tf32" if tries else "fp32", cudnn_benchmark=tries)
     assert torch.backends.cudnn.benchmark is tries
     assert torch.backends.cuda.matmul.allow_tf32 is tries
@@ -150,11 +139,10 @@ def test_training_is_the_same_with(option):
 SIZES = {"vocabulary": 11, "context": 6}
 
 
-def decoder(checkpointing: str, compiler: Any = None) -> nn.Module:
+def decoder(checkpointing: str) -> nn.Module:
     """A decoder of 3 layers; its embedding, norm and head are no blocks."""
     model = models.build("gpt", **SIZES, options={"layers": 3, "width": 16})
-    cell = make_cell(checkpointing=checkpointing, compile=compiler is not None)
-    return prepare_model(model, cell, compiler=compiler)
+    return prepare_model(model, make_cell(checkpointing=checkpointing))
 
 
 def test_checkpointing_computes_as_much_again_as_it_says():
@@ -176,7 +164,9 @@ def test_checkpointing_computes_as_much_again_as_it_says():
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
-def test_all_blocks_are_one_graph(checkpointing):
+@pytest.mark.parametrize("axis", [None, "shard", "tensor", "context"])
+def test_all_blocks_are_one_graph(axis, checkpointing):
+    """Also on a mesh, where no other rank answers here."""
     torch._dynamo.reset()
     graphs = []
 
@@ -184,34 +174,20 @@ def test_all_blocks_are_one_graph(checkpointing):
         graphs.append(graph)
         return graph.forward
 
-    model = decoder(checkpointing, keep)
-    model(models.example_inputs(SIZES, 2)).sum().backward()
-    assert len(graphs) == 1
-
-
-@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
-@pytest.mark.parametrize("axis", ["shard", "tensor", "context"])
-def test_all_blocks_of_a_mesh_are_one_graph(axis, checkpointing):
-    """Here no other rank answers. (FSDP gathers experts within a block.)"""
-    torch._dynamo.reset()
-    graphs = []
-
-    def keep(graph, _inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    rules = find_strategy("mesh").options
-    options = {name: rule["default"] for name, rule in rules.items()} | {axis: 2}
+    strategy, ranks = ("mesh", 2) if axis else ("single", 1)
+    rules = find_strategy(strategy).options
+    options = {name: rule["default"] for name, rule in rules.items()}
+    options |= {axis: 2} if axis else {}
     model = {"layers": 3, "width": 16, "heads": 2}
     tokens = {"vocabulary": 12, "context": 8}
     blueprint = models.Blueprint(
         lambda: models.build("llama", options=model, **tokens), seed=0
     )
     cell = make_cell(
-        strategy="mesh", options=options, compile=True, checkpointing=checkpointing
+        strategy=strategy, options=options, compile=True, checkpointing=checkpointing
     )
-    world = dataclasses.replace(WORLD, size=2)
-    init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    world = dataclasses.replace(WORLD, size=ranks)
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         trained = set_up_strategy(
             cell, world, blueprint, replica_ranks=1, compiler=keep

@@ -232,18 +232,6 @@ def test_bad_input(monkeypatch, capsys):
     )
 
 
-def test_default_index_stands_in_one_place():
-    host = torch_build.CPU_INDEX.split("/")[2]
-    named = [
-        path
-        for folder in ("src", "workflow", "containers", "docs", "slurm_profile")
-        for path in (torch_build.ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".smk", ".yaml", ".md", ".txt", ".def"}
-        and host in path.read_text()
-    ]
-    assert named == [Path(torch_build.__file__)]
-
-
 @pytest.fixture(scope="module")
 def venv(tmp_path_factory) -> Path:
     """An empty environment, of which each test gets a copy."""
@@ -297,18 +285,6 @@ def installed(root: Path) -> set[str]:
     site = next((root / ".venv/lib").glob("python*/site-packages"))
     names = {path.name.removesuffix(".dist-info") for path in site.glob("*.dist-info")}
     return {name for name in names if not name.startswith(("pip-", "setuptools-"))}
-
-
-# `make test` begins with an installation.
-@pytest.mark.further
-def test_install_takes_the_cpu_build_of_the_fallback(bare, fallback):
-    status, said = install(bare, TORCH="cpu", TORCH_INDEX=fallback.address)
-    assert status == 0, said
-    assert (
-        "torch: the CPU build (TORCH=cpu); for another: make quickstart TORCH=" in said
-    )
-    assert {"torch-2.13.0+cpu", "torchvision-0.28.0"} <= installed(bare)
-    assert set(fallback.asked) == {"torch"}
 
 
 @pytest.mark.further

@@ -76,7 +76,6 @@ class Ledger(TorchDispatchMode):
     Attributes:
         calls, sent: number of calls since `turn_page`, and bytes of the whole tensors.
         waits: where the host waits for a value of the device, since then.
-        reads: the same for values that `note_read` has replaced.
         strays: operations on tensors of other devices, since the beginning.
     """
 
@@ -100,13 +99,9 @@ class Ledger(TorchDispatchMode):
         """Begin to count anew; what is held is still held."""
         self.calls: dict[Traffic, int] = defaultdict(int)
         self.sent: dict[Traffic, int] = defaultdict(int)
-        self.waits = self.reads = 0
+        self.waits = 0
         self._begin = {id(block): (block, block.size) for block in self._held()}
         self._changes: list[tuple[Allocation, int]] = []
-
-    def note_read(self) -> None:
-        """Note that the host would read values, which are replaced by expected ones."""
-        self.reads += 1
 
     def label(self, tensors: Iterable[Any], kind: str) -> None:
         """Say what these tensors are for; those that are not here are left out."""

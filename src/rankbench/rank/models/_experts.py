@@ -5,9 +5,8 @@ Jiang et al. 2024, Mixtral of Experts, arXiv 2401.04088.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,8 +75,8 @@ class Experts(nn.Module):
         self.gate = nn.Parameter(torch.empty(number, inner, width))
         self.up = nn.Parameter(torch.empty(number, inner, width))
         self.down = nn.Parameter(torch.empty(number, width, inner))
-        # Used by `read` in place of values that are not there; see `expect_balance`.
-        self.stand_in: Callable[[], Any] | None = None
+        # See `expect_balance`.
+        self.is_balanced = False
 
     def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
         """Apply the experts.
@@ -126,8 +125,7 @@ class Experts(nn.Module):
             counts: the first line says how many rows of this rank each expert gets.
             rows: the sum of that line.
         """
-        if self.stand_in:
-            self.stand_in()
+        if self.is_balanced:
             values = [self.evenly(rows)] * len(counts)
         else:
             values = counts.tolist()
@@ -148,15 +146,11 @@ def multiplies_in_groups(rows: Tensor) -> bool:
     )
 
 
-def expect_balance(model: nn.Module, wait: Callable[[], Any] = lambda: None) -> None:
-    """Let a model whose tensors have no values route rows to its experts evenly.
-
-    Args:
-        wait: called where the host would wait for the values.
-    """
+def expect_balance(model: nn.Module) -> None:
+    """Let a model whose tensors have no values route rows to its experts evenly."""
     for module in model.modules():
         if isinstance(module, Experts):
-            module.stand_in = wait
+            module.is_balanced = True
 
 
 def describe_experts(model: nn.Module, dtype: torch.dtype, device: torch.device) -> str:

@@ -74,9 +74,9 @@ def estimate(
         steps, and of a later step; parts: what the latter consists of, kind -> bytes;
         sent: for each operation of a step operation, group (ranks), dtype, calls and
         bytes (of the whole tensors; the mean over a strategy's period); waits: how
-        often the host waits for the device in a step; declared, may_wait: these two as
-        strategy and experts declare them; strays: operations on tensors of other
-        devices. Experts are expected to get equally many tokens.
+        often the host waits for the device in a step, except to read how many tokens
+        each expert gets, which are expected to be equally many; declared: what the
+        strategy declares to send; strays: operations on tensors of other devices.
 
     Raises:
         CannotBeEstimated: it cannot be known without running.
@@ -149,7 +149,7 @@ def _run(
                 if value is not None:
                     # Of the same tensor it always makes the same.
                     setattr(module, name, fake.from_tensor(value, static_shapes=True))
-    models.expect_balance(blueprint.model, ledger.note_read)
+    models.expect_balance(blueprint.model)
     strategy = set_up_strategy(
         cell,
         world,
@@ -199,8 +199,7 @@ def _run(
             for operation in strategy.operations()
             if operation.ranks(world) > 1
         ],
-        "waits": ledger.waits + ledger.reads,
-        "may_wait": strategy.waits + strategy.scaler.is_enabled() + ledger.reads,
+        "waits": ledger.waits,
         "strays": sorted(ledger.strays),
     }
 

@@ -62,6 +62,7 @@ def run(duty: Duty) -> None:
         weights = strategy.state_dict()
         save_model(spec.directory, spec.options.save_model, duty.place, weights)
         if cell.evaluate and world.rank == 0:
+            torch.manual_seed(cell.seed)
             model = build_model(cell, material.sizes).to(world.device)
             model.load_state_dict(weights)
             report["accuracy"] = evaluate(

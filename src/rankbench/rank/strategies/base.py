@@ -139,8 +139,6 @@ class Strategy(ABC):
     optimizer: torch.optim.Optimizer
     # Bytes of the whole model's weights in float32. The harness sets it before `setup`.
     weight_bytes: int = 0
-    # How often the host waits for the device in a step, such as to read a number.
-    waits: int = 0
     # One step in so many sends the operations, whose bytes are the mean over all steps.
     # The estimator sets it to 1 after `setup`, to see that step.
     period: int = 1

@@ -94,7 +94,6 @@ class DeepSpeed(Strategy):
             dist_init_required=False,
         )
         self.optimizer = self.engine.optimizer
-        self.waits = self._count_waits(len(list(model.parameters())))
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
         inputs, targets = batch
@@ -142,12 +141,6 @@ class DeepSpeed(Strategy):
         )
         with gathered:
             return {name: value.clone() for name, value in model.state_dict().items()}
-
-    def _count_waits(self, weights: int) -> int:
-        """How often ZeRO reads a number, such as whether gradients have overflowed."""
-        if self.chosen["stage"] == 0:
-            return weights + 3 if self.low_dtype else 0
-        return 2 if self.low_dtype and self.chosen["stage"] < 3 else 1
 
     def _choose(self, usual: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """DeepSpeed's own Adam in place of torch's, if the host updates the weights.
