@@ -19,7 +19,7 @@ def measure(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
 
 def test_strategies_that_split_a_replica_learn_as_one_process(tmp_path):
     """A pipeline is one replica, a host of ddp_dp has one per device."""
-    cell = {"model": "transformer", "scaling": "strong", "steps": 4, "warmup": 2}
+    cell = {"model": "lenet", "scaling": "strong", "steps": 4, "warmup": 2}
     alone = {"topology": "1x1", "backend": "none"}
     found = {
         name: measure(tmp_path, name, **cell, **more)
