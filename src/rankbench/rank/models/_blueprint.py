@@ -23,6 +23,8 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from rankbench.record import first_line
+
 # They take values, which the meta device would forget.
 _OF_VALUES = {torch.tensor, torch.as_tensor, torch.asarray}
 
@@ -151,11 +153,12 @@ class _Record(TorchDispatchMode):
             with self, _OnMeta():
                 model = build()
         except NotImplementedError as error:
-            raise NotOnMetaError(_first_line(error)) from error
+            raise NotOnMetaError(first_line(str(error))) from error
         except RuntimeError as error:
             if "meta" not in str(error).lower():
                 raise
-            raise NotOnMetaError(f"reads values: {_first_line(error)}") from error
+            said = first_line(str(error))
+            raise NotOnMetaError(f"reads values: {said}") from error
         finally:
             nn.init._no_grad_trunc_normal_ = plain
         if not torch.equal(torch.get_rng_state(), begin):
@@ -493,7 +496,3 @@ def shard_of(whole: Tensor, sharded: Any) -> Tensor:
             empty = whole.narrow(axis, 0, 0)
             whole = parts[here[dim]] if here[dim] < len(parts) else empty
     return whole
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rankbench.own_files import Check
 from rankbench.rank import data, models, variants
 from rankbench.rank.training.recipe import checkpoint_blocks, compile_blocks
+from rankbench.record import first_line
 
 _SAMPLES, _STEPS = 8, 10
 _SEED = 7
@@ -66,7 +67,7 @@ def check_model(
     try:
         model, other = build(), build()
     except Exception as error:
-        return [Check("builds", False, _first_line(error))]
+        return [Check("builds", False, _describe(error))]
     generator = torch.Generator().manual_seed(_SEED)
     inputs = models.example_inputs(sizes, _SAMPLES)
     shape = " x ".join(map(str, inputs.shape[1:]))
@@ -98,7 +99,7 @@ def check_model(
         try:
             can, said = attempt(build(), inputs, labels)
         except Exception as error:
-            can, said = False, _first_line(error)
+            can, said = False, _describe(error)
         if title == "trains" and not can:
             # It is a fault, which would look like a need in what follows.
             said = f"{said} (its inputs are {given}, {_SAMPLES} at a time)"
@@ -108,9 +109,8 @@ def check_model(
     return checks
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(str(error))}"
 
 
 def _say(equal: bool, said: str) -> str:

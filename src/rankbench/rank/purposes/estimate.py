@@ -49,6 +49,7 @@ from rankbench.rank.purposes.setup import (
 )
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
+from rankbench.record import first_line
 
 CPU = torch.device("cpu")
 
@@ -104,7 +105,7 @@ def estimate(
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
             return _run(cell, shape, world, ledger, fake)
     except (DataDependentOutputException, NotImplementedError) as error:
-        raise CannotBeEstimated(str(error).splitlines()[0]) from error
+        raise CannotBeEstimated(first_line(str(error))) from error
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -282,8 +283,7 @@ def _estimate(job: tuple[Mapping[str, Any], int, torch.device]) -> dict[str, Any
     except CannotBeEstimated as error:
         return {"unknown": str(error)}
     except Exception as error:
-        said = str(error).strip().splitlines() or [""]
-        return {"unknown": f"{type(error).__name__}: {said[0]}"}
+        return {"unknown": f"{type(error).__name__}: {first_line(str(error))}"}
 
 
 def main() -> None:

@@ -104,8 +104,7 @@ class LocalSgd(Single):
 
     def _flatten(self) -> Tensor:
         """This rank's weights, as one vector."""
-        weights = self.model.parameters()
-        return torch.cat([weight.detach().flatten() for weight in weights])
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach()
 
     def _start_again(self) -> None:
         """Continue with the shared weights."""

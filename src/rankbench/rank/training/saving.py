@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rankbench.record import first_line
+
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
@@ -67,7 +69,7 @@ def load_model(path: Path) -> dict[str, Tensor]:
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = first_line(str(error)) or type(error).__name__
         raise ValueError(f"{path} is not a saved model: {said}") from error
     if not isinstance(weights, dict) or not all(
         isinstance(value, Tensor) for value in weights.values()
