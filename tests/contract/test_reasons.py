@@ -14,6 +14,7 @@ import pytest
 from evidence import read_record
 from factories import make_cell, make_shape, make_spec
 from rankbench.launch_spec import LaunchOptions
+from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.contract
 
@@ -41,95 +42,7 @@ supervise.time = SimpleNamespace(monotonic=later, sleep=sleep)
 supervise.run_launch(spec, ThisMachine(), Stop())
 """
 
-# Name -> source, number of ranks, status and words of the reason.
-FORMS: dict[str, tuple[str, int, str, list[str]]] = {
-    "sleeps": (
-        "import time\ndef train():\n    open('hangs0', 'w'), time.sleep(600)\ntrain()",
-        1,
-        "timeout",
-        [
-            "rank 0 at train.py:3 in train: open('hangs0', 'w'), time.sleep(600)",
-            "rankbench has seen 0 backwards, 0 optimizer steps: call rankbench.hooks",
-        ],
-    ),
-    "holds Python's lock": (
-        "import re\nopen('hangs0', 'w'), re.match('(a+)+$', 40 * 'a' + 'b')",
-        1,
-        "timeout",
-        ["rank 0 at train.py:2 in <module>: open('hangs0', 'w'), re.match("],
-    ),
-    "waits for another rank": (
-        "import os, time\nfrom torch import distributed\n"
-        "distributed.init_process_group('gloo')\n"
-        "if os.environ['RANK'] == '0':\n"
-        "    open('hangs0', 'w'), distributed.barrier()\n"
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "open('hangs1', 'w'), time.sleep(600)",
-        2,
-        "timeout",
-        ["0 at train.py:5 in <module>: open('hangs0', 'w'), dist", "train.py:7"],
-    ),
-    "waits for a compiler that was ended": (
-        "from torch.utils.file_baton import FileBaton\n"
-        "FileBaton('lock').try_acquire()\n"
-        "open('hangs0', 'w'), FileBaton('lock').wait()",
-        1,
-        "timeout",
-        ["rank 0 at train.py:3 in <module>: open(", "remove the file `lock` of"],
-    ),
-    "crashes": (
-        "import ctypes\nctypes.string_at(0)",
-        1,
-        "crashed",
-        ["rank 0 was ended by SIGSEGV", "rank 0 at train.py:2 in <module>"],
-    ),
-    "is killed": (
-        "import os\nprint('the last word', flush=True)\nos.kill(os.getpid(), 9)",
-        1,
-        "crashed",
-        ["rank 0 was ended by SIGKILL", "rank 0 printed: the last word"],
-    ),
-    "ends": (
-        "import os\nprint('no licence', flush=True)\nos._exit(3)",
-        1,
-        "crashed",
-        ["rank 0 ended with exit code 3: no licence"],
-    ),
-    "starts its own ranks": (
-        "from torch import distributed, multiprocessing as mp\n"
-        "def rank(number):\n"
-        "    distributed.init_process_group('gloo', 'nowhere', 2, number)\n"
-        "if __name__ == '__main__':\n    mp.spawn(rank, nprocs=1)",
-        1,
-        "crashed",
-        ["Process 0 terminated with", "train.py starts its own ranks, but"],
-    ),
-    "lacks a file": (
-        "from torch import distributed, multiprocessing as mp\nopen('conf.json')\n"
-        "mp.spawn(distributed.init_process_group)",
-        1,
-        "crashed",
-        ["No such file or directory: 'conf.json'; at train.py:2", "under `files`"],
-    ),
-    "lacks a program": (
-        "import subprocess\nsubprocess.run(['nvidia-no'])",
-        1,
-        "crashed",
-        ["No such file or directory: 'nvidia-no'; at train.py:2", "on the PATH of"],
-    ),
-    "replaces itself": (
-        "import os, sys\nos.execl(sys.executable, 'python', 'other.py')",
-        1,
-        "crashed",
-        ["ScriptError: the script replaces its process by ", "set by env"],
-    ),
-    "lacks a variable": (
-        "import os\nos.environ['MY_DATA_DIR']",
-        1,
-        "crashed",
-        ["at train.py:2", "HF_HOME, ", ", MY_DATA_DIR", " of your environment did not"],
-    ),
-}
+FORMS = load_yaml(Path(__file__).parents[1] / "unit/cases/reasons.yaml")
 # Variables that are set where rankbench is started. It chooses threads by itself.
 SET = {"MY_DATA_DIR": "/data", "HF_HOME": "/models", "MKL_NUM_THREADS": "3"}
 
@@ -144,7 +57,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     def start(name: str) -> tuple[Path, subprocess.Popen[bytes]]:
         if name not in begun:
             folder = tmp_path_factory.mktemp("launch")
-            begun[name] = folder, supervise(folder, *FORMS[name][:2])
+            form = FORMS[name]
+            begun[name] = folder, supervise(folder, form["source"], form["ranks"])
         return begun[name]
 
     yield start
@@ -182,14 +96,13 @@ def supervise(folder: Path, source: str, ranks: int) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_reason_has_its_evidence(start, name):
-    for hanging in (one for one, form in FORMS.items() if form[2] == "timeout"):
+    for hanging in (n for n, form in FORMS.items() if form["status"] == "timeout"):
         start(hanging)
     folder, supervisor = start(name)
     assert supervisor.wait(timeout=200) == 0
     record = read_record(folder / "launch/record.json")
-    _, _, status, words = FORMS[name]
-    assert record["status"] == status, record["reason"]
-    for said in words:
+    assert record["status"] == FORMS[name]["status"], record["reason"]
+    for said in FORMS[name]["said"]:
         assert said in record["reason"]
     assert "NUM_THREADS" not in record["reason"]
     assert ("starts its own ranks" in record["reason"]) == (

@@ -28,27 +28,13 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             (tmp_path / name / "site.yaml").write_text("device: auto\n")
 
 
-@pytest.mark.parametrize(
-    ("argv", "profile"),
-    [
-        ([], DEFAULT_PROFILE),
-        (["--cores", "1"], DEFAULT_PROFILE),
-        (["--profile", "slurm_profile"], "slurm_profile"),
-        (["--profile=slurm_profile", "all"], "slurm_profile"),
-        (["--profile", "none", "--cores", "1"], DEFAULT_PROFILE),
-        (["--profile", "slurm_profile/config.yaml"], "slurm_profile"),
-        # Of several profiles, the last one with a site file is used.
-        (["--profile", "local_profile", "--profile", "slurm_profile"], "slurm_profile"),
-        (["--profile", "slurm_profile", "--profile", "extra"], "slurm_profile"),
-        # A profile without a site file is used if it is the only one.
-        (["--profile", "extra"], "extra"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "profile"), read_pairs("profiles.txt"))
 def test_profile(argv, profile):
-    assert read_invocation(argv).profile == Path(profile)
+    assert read_invocation(argv.split()).profile == Path(profile)
 
 
 def test_profile_by_an_absolute_path_and_from_the_environment(tmp_path, monkeypatch):
+    assert read_invocation([]).profile == Path(DEFAULT_PROFILE)
     path = tmp_path / "slurm_profile"
     assert read_invocation(["--profile", str(path)]).profile == path
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "slurm_profile")
@@ -64,20 +50,15 @@ def test_flags(argv, kind):
     assert found == (kind == "dry run", kind != "runs jobs")
 
 
-@pytest.mark.parametrize(
-    ("targets", "measures"),
-    [
-        ([], True),
-        (["all"], True),
-        (["images"], False),
-        (["prepare", "images"], False),
-        (["images", "all"], True),
-        (["publish"], True),
-    ],
-)
-def test_targets_that_measure_nothing(targets, measures):
-    invocation = read_invocation([*targets, "--profile", "slurm_profile"])
-    assert invocation.measures == measures
+@pytest.mark.parametrize("targets", ["", "all", "images all", "publish"])
+def test_targets_that_measure(targets):
+    def measures(targets: str) -> bool:
+        argv = [*targets.split(), "--profile", "slurm_profile"]
+        return read_invocation(argv).measures
+
+    assert measures(targets)
+    assert not measures("images")
+    assert not measures("prepare images")
 
 
 def test_snakemake_knows_every_flag():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from factories import read_pairs
 from rankbench.rank.world.places import find_free_port
 from rankbench.rank.world.remote import find_address, listen, read_ssh
 
@@ -20,19 +21,10 @@ pytestmark = pytest.mark.unit
 MODULE = (sys.executable, "-m", "rankbench.rank.world.remote")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "host", "command"),
-    [
-        ("node2 date", "node2", "date"),
-        ("-x node2 PATH=/bin ; orted -mca x y", "node2", "PATH=/bin ; orted -mca x y"),
-        ("-o Password=no -o Check=no node2 bash -c a", "node2", "bash -c a"),
-        ("node2 -p 22 -i key -o Timeout=1 date -u", "node2", "date -u"),
-        ("-T me@node2 ls -l", "node2", "ls -l"),
-        ("node2", "node2", ""),
-    ],
-)
-def test_arguments_of_ssh(arguments, host, command):
-    assert read_ssh(arguments.split()) == (host, command)
+@pytest.mark.parametrize(("arguments", "found"), read_pairs("ssh_commands.txt"))
+def test_arguments_of_ssh(arguments, found):
+    host, command = read_ssh(arguments.split())
+    assert f"{host} [{command}]" == found
     with pytest.raises(ValueError, match="no host"):
         read_ssh(["-x", "-p", "22"])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import logs
+from factories import read_pairs
 from rankbench.launch.process import transport
 from rankbench.launch.process.transport import join, read_log, read_logs
 from rankbench.schema import load_yaml
@@ -22,19 +23,7 @@ def test_a_log_tells_the_transport(name):
     assert read_log(getattr(logs, name.upper())) == TOLD[name]
 
 
-@pytest.mark.parametrize(
-    ("said", "name"),
-    [
-        ("direct shared memory", "SHM/direct"),
-        ("SHM/CE/CE", "SHM/CE/CE"),
-        ("P2P/direct pointer", "P2P/direct pointer"),
-        ("P2P/direct pointer/read", "P2P/direct pointer/read"),
-        ("P2P/indirect/3[1b000]", "P2P/indirect"),
-        ("P2P/IPC comm 0x55cd1a0bf930 nRanks 02", "P2P/IPC"),
-        ("NET/IBext_v8/2/GDRDMA", "NET/IBext_v8/2/GDRDMA"),
-        ("NET/IB/2(3)/GDRDMA/Shared", "NET/IB/2/GDRDMA"),
-    ],
-)
+@pytest.mark.parametrize(("said", "name"), read_pairs("channels.txt"))
 def test_name_of_a_channel(said, name):
     line = f"node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {said}\n"
     assert read_log(line)["nccl"]["transports"] == [name]
