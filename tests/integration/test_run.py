@@ -373,7 +373,7 @@ def test_the_answer_says_what_to_launch_next_and_run_does_it(in_turns, tmp_path)
     assert "2 cells: 2 to measure" in preview
     assert "2 launches, 2 processes" in preview
     before = records_of(project.root)
-    done = project.rankbench("run", *options, "--next")
+    done = project.rankbench("run", *options, "--next", "--no-plots")
     assert done.returncode == 0, done.stdout
     after = records_of(project.root)
     assert before.items() <= after.items()
@@ -468,10 +468,10 @@ def test_the_budget_ends_rounds_and_a_larger_one_continues(project):
     for row in read_table(project.root).values():
         assert (row["status"], row["launches_ok"], row["launches"]) == ("ok", "1", "3")
         assert "budget" in row["marks"]
-    assert project.rankbench("run", *options).returncode == 0
+    assert project.rankbench("run", *options, "--no-plots").returncode == 0
     assert {row["launches_ok"] for row in read_table(project.root).values()} == {"1"}
     project.experiment(f"{text.format(3)}budget: {9 * spent:.7f} device-hours\n")
-    done = project.rankbench("run", *options)
+    done = project.rankbench("run", *options, "--no-plots")
     assert done.returncode == 0, done.stdout
     table = read_table(project.root).values()
     assert {(row["attempt"], row["launches_ok"]) for row in table} == {("2", "3")}
