@@ -46,7 +46,7 @@ def test_a_document_does_what_it_says(project, name):
         if arguments[0] == "run" and "-n" not in arguments:
             # Plots would take most of the time here, and a script has four launches.
             fewer = ["--only", "topology=1x2"] if arguments[1] == "train.py" else []
-            arguments[1:1] = ["--no-plots", *fewer]
+            arguments[1:1] = [*fewer, "--no-plots"]
         done = project.run([str(tools / program), *arguments])
         # One launch does not decide anything.
         well = (0, 3) if arguments[0] == "answer" else (0,)
