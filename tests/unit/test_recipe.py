@@ -50,17 +50,14 @@ WORLD = World(
 
 
 @pytest.mark.parametrize("tries", [True, False])
-def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries, monkeypatch):
-    # After the test, settings of torch are as before.
-    for place, name in (
-        (torch.backends.cudnn, "benchmark"),
-        (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cuda.matmul, "allow_tf32"),
-    ):
-        monkeypatch.setattr(place, name, getattr(place, name))
-    set_arithmetic("tf32" if tries else "fp32", cudnn_benchmark=tries)
-    assert torch.backends.cudnn.benchmark is tries
-    assert torch.backends.cuda.matmul.allow_tf32 is tries
+def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries):
+    try:
+        set_arithmetic("tf32" if tries else "fp32", cudnn_benchmark=tries)
+        assert torch.backends.cudnn.benchmark is tries
+        assert torch.backends.cuda.matmul.allow_tf32 is tries
+    finally:
+        set_arithmetic("fp32", cudnn_benchmark=False)
+        torch.backends.cudnn.allow_tf32 = True  # as torch has it
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
