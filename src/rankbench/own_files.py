@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 import shlex
 import string
 import sys
@@ -162,6 +163,13 @@ def imports_of(
                 ):
                     found.add(node.module.partition(".")[0])
     return found - local - set(sys.stdlib_module_names)
+
+
+# How a script joins its ranks by itself.
+JOINS = re.compile(
+    r"\b(?:init_process_group|init_distributed|init_device_mesh|hvd\.init)\("
+    r"""|["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)["']"""
+)
 
 
 def unlisted_files(

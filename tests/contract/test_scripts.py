@@ -164,8 +164,8 @@ probing.step()
             "print('nothing to do')",
             [],
             (
-                "train.py ended without a training step: this process saw no step of a "
-                "torch optimizer; call rankbench.hooks.step()",
+                "train.py ended before its first training step: this process saw no "
+                "step of a torch optimizer; call rankbench.hooks.step()",
                 "it printed: nothing to do",
             ),
         ),

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rankbench.assets import find_asset
@@ -17,7 +17,7 @@ from rankbench.commands.init import make_project_here
 from rankbench.invocation import DEFAULT_PROFILE
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.matrix.site import Site
-from rankbench.own_files import read_source, unlisted_files
+from rankbench.own_files import JOINS, read_source, unlisted_files
 from rankbench.record import write_if_changed
 from rankbench.say import say
 from rankbench.schema import dump_yaml
@@ -27,15 +27,15 @@ _STEPS, _WARMUP, _LAUNCHES = 20, 5, 4
 # An option, an argument or a variable with the samples of a step of one rank.
 _BATCH = re.compile(r"-{0,2}(per[-_]device[-_])?(train[-_])?(batch[-_]?size|bs)", re.I)
 
-# Libraries, functions and classes by which ranks join; and variables.
-_JOINS = {
-    *("accelerate", "horovod", "deepspeed", "lightning", "pytorch_lightning"),
-    *("Trainer", "init_process_group", "init_device_mesh"),
-}
-_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
+# Libraries by which ranks join.
+_LIBRARIES = re.compile(
+    r"^\s*(?:from|import) (?:accelerate|horovod|deepspeed|(?:pytorch_)?lightning)\b"
+    r"|\bTrainer\(",
+    re.MULTILINE,
+)
 
 # What a rank must not do, because rankbench starts one process for each device.
-_STARTS_RANKS = "spawn"
+_STARTS_RANKS = re.compile(r"\bspawn\(")
 
 # In the arguments, for the batch size.
 _FIELD = "{batch_size}"
@@ -111,26 +111,20 @@ def guess_keys(
         words: its arguments.
         site: the machine.
     """
-    nodes = [
-        node
-        for path in own.files.values()
-        if path.suffix == ".py"
-        for node in ast.walk(read_source(path))
-    ]
-    named = {name for node in nodes for name in _names(node)}
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    sources = [path for path in own.files.values() if path.suffix == ".py"]
+    text = "\n".join(path.read_text() for path in sources)
     is_gpu = site.device == "cuda"
     devices = site.cuda_devices if is_gpu else site.cores
     usual = "nccl" if is_gpu else "gloo"
     values = [word.rpartition("=")[2] for word in words]
     given = [one for one in _BACKENDS if one in values]
-    used = given or [one for one in _BACKENDS if one in texts]
+    used = given or [one for one in _BACKENDS if re.search(f"[\"']{one}[\"']", text)]
     keys: dict[str, object] = {
         "name": re.sub(r"[^A-Za-z0-9_-]", "-", own.name),
         "script": f"./{own.path.name}",
     }
     guesses = []
-    args, batch = _find_batch(nodes, words)
+    args, batch = _find_batch(sources, words)
     if args:
         # A field needs no quotation marks.
         quoted = (word if _FIELD in word else shlex.quote(word) for word in args)
@@ -147,9 +141,9 @@ def guess_keys(
         keys["samples_per_step"] = f"{batch} * devices"
     alone = (
         "it starts its ranks itself"
-        if _STARTS_RANKS in named
+        if _STARTS_RANKS.search(text)
         else "it does not join its ranks"
-        if not (named & _JOINS or texts & _VARIABLES)
+        if not (JOINS.search(text) or _LIBRARIES.search(text))
         else None
     )
     if alone:
@@ -161,7 +155,7 @@ def guess_keys(
     else:
         keys["topology"] = ["1x1", f"1x{devices}"][: 1 + (devices > 1)]
         keys["backend"] = used[0] if len(used) == 1 else usual
-        if "horovod" in named:
+        if "horovod" in text:
             keys["launcher"] = "horovodrun"
     if files := unlisted_files(own.path, own.files, words):
         keys["files"] = files
@@ -171,12 +165,13 @@ def guess_keys(
 
 
 def _find_batch(
-    nodes: Sequence[ast.AST], words: Sequence[str]
+    sources: Sequence[Path], words: Sequence[str]
 ) -> tuple[list[str], int | None]:
     """Arguments of the script, with a field for its batch size, and that of a rank.
 
     Without such an argument the script itself says it, or it is not known.
     """
+    nodes = [node for path in sources for node in ast.walk(read_source(path))]
     known = [found for node in nodes if (found := _read_batch(node))]
     flags = {flag for options, _ in known for flag in options}
     filled = [word.replace("{", "{{").replace("}", "}}") for word in words]
@@ -219,14 +214,3 @@ def _read_batch(node: ast.AST) -> tuple[list[str], int | None] | None:
         return None
     size = value.value if isinstance(value, ast.Constant) else None
     return options, size if type(size) is int else None
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    """Names and packages that a node has."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            yield name
-        case ast.alias(name=name):
-            yield from name.split(".")
-        case ast.ImportFrom(module=str(name)):
-            yield from name.split(".")

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import torch
 from torch import distributed, nn
 
-from rankbench.cell import Cell
 from rankbench.environ import (
     AGENT_STORE,
     Place,
@@ -28,7 +27,7 @@ from rankbench.environ import (
     is_placed,
 )
 from rankbench.launch_spec import SET_UP, THE_END
-from rankbench.own_files import fill_arguments, values_of
+from rankbench.own_files import JOINS, fill_arguments, values_of
 from rankbench.rank.facts import usage
 from rankbench.rank.models import count_parameters
 from rankbench.rank.purposes.measure import describe_rank
@@ -95,23 +94,12 @@ def run(duty: Duty) -> None:
     except BaseException as error:
         ended = error
     session.end()
-    progress = "ended before its first training step"
-    if session.ended:
-        progress = f"ended after {session.ended} of {session.needed} training steps"
-    if session.is_complete:
-        if ended is not None and not isinstance(ended, SystemExit):
-            traceback.print_exception(ended)
-    elif again is not None and not session.ended:
-        _begin_again(duty, again, ended)
-    elif session.failure is not None:
-        raise session.failure
-    elif ended is None or (isinstance(ended, SystemExit) and not ended.code):
-        raise ScriptError(_describe(session, name, progress))
-    elif isinstance(ended, SystemExit):
-        how = " and exited with status " if isinstance(ended.code, int) else ": "
-        raise ScriptError(f"{name} {progress}{how}{ended.code}")
-    else:
-        raise ended
+    if not session.is_complete:
+        if again is not None and not session.ended:
+            _begin_again(duty, again, ended)
+        raise session.failure or _fault(session, name, ended)
+    if ended is not None and not isinstance(ended, SystemExit):
+        traceback.print_exception(ended)
     duty.progress.enter(THE_END)
 
 
@@ -128,14 +116,13 @@ def _begin_again(
     os.execve(argv[0], argv, variables)  # noqa: S606
 
 
-def _describe(session: ScriptSession, name: str, progress: str) -> str:
-    """Why a script that ended by itself was not measured."""
+def _fault(
+    session: ScriptSession, name: str, ended: BaseException | None
+) -> BaseException:
+    """Why a script was not measured: what it raised, or that it ended too early."""
+    if ended is not None and not isinstance(ended, SystemExit):
+        return ended
     counter = session.counter
-    if session.ended:
-        return (
-            f"{name} {progress} (the first, the warm-up and the timed ones): "
-            "let it train longer, or measure fewer steps"
-        )
     seen = (
         f"the {counter.seen} steps of its optimizers came without forward and backward"
         if counter.seen
@@ -145,24 +132,74 @@ def _describe(session: ScriptSession, name: str, progress: str) -> str:
     if (seconds := others.ru_utime + others.ru_stime) >= 1:
         seen += f", and programs that it started, which worked for {seconds:.0f} s, are"
         seen += " not measured"
-    return f"{name} ended without a training step: {seen}; {MARK_STEPS}"
+    when, how = "before its first training step", f": {seen}; {MARK_STEPS}"
+    if session.ended:
+        when = f"after {session.ended} of {session.needed} training steps"
+        how = (
+            " (the first, the warm-up and the timed ones): let it train longer, or "
+            "measure fewer steps"
+        )
+    if ended is not None and ended.code:
+        is_number = isinstance(ended.code, int)
+        how = f"{' and exited with status' if is_number else ':'} {ended.code}"
+    return ScriptError(f"{name} ended {when}{how}")
+
+
+# Modules by which ranks may join without torch.distributed.
+_OTHER_RUNTIMES = ("horovod.torch", "mpi4py.MPI")
 
 
 def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
     """The device of this rank, once its first step has ended.
 
     Raises:
-        ScriptError: the script does not train as the cell says.
+        ScriptError: the script has not used a GPU, or its ranks do not train one model
+            over the cell's backend.
     """
-    device = find_device(duty.spec.cell.device)
-    if duty.place.size > 1:
+    cell, ranks = duty.spec.cell, duty.place.size
+    device = find_device(cell.device)
+    if ranks == 1:
+        return device
+    if not distributed.is_initialized():
         # Without an optimizer of torch it may join its ranks by whatever it likes.
         is_own = session.is_marked and not session.counter.seen
-        check_ranks(duty.spec.cell, duty.place.size, is_own=is_own)
-        if session.probe is None and distributed.is_initialized():
-            file = duty.spec.work / f"exchange{duty.place.rank}.json"
-            session.probe = ExchangeProbe(file)
+        if is_own or any(name in sys.modules for name in _OTHER_RUNTIMES):
+            return device
+        raise ScriptError(
+            f"the script trains {ranks} models, one on each rank: it does not join its "
+            "ranks by torch.distributed, Horovod or MPI"
+        )
+    if (joined := distributed.get_world_size()) != ranks:
+        raise ScriptError(f"the script joins {joined} of {ranks} ranks")
+    config = distributed.distributed_c10d.get_backend_config()
+    # cpu:gloo,cuda:nccl
+    backends = dict(word.split(":") for word in config.split(",") if ":" in word)
+    used, planned = backends.get(cell.device), cell.backend
+    if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
+        raise ScriptError(
+            f"the script joins its ranks over {used}, but this cell measures "
+            f"{planned}: give it {{backend}} in `args`, or change `backend`"
+        )
+    if session.probe is None:
+        file = duty.spec.work / f"exchange{duty.place.rank}.json"
+        session.probe = ExchangeProbe(file)
     return device
+
+
+def find_device(kind: str) -> torch.device:
+    """The device on which the script trains on this rank.
+
+    Args:
+        kind: ``cpu`` or ``cuda``, as the cell says.
+
+    Raises:
+        ScriptError: the script has not used a GPU.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_initialized():
+        raise ScriptError("the script uses no GPU, but this cell is on device: cuda")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
@@ -286,75 +323,18 @@ def run_file(
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-# A script that looks whether a launcher has started it, or one that joins its ranks by
-# itself. Libraries such as transformers, accelerate and Lightning look for their users.
+# A script that looks whether a launcher has started it. Libraries such as transformers,
+# accelerate and Lightning look for their users.
 _ASKS = re.compile(
     r"""(?:environ\.get|getenv)\(\s*["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)\b"""
     r"""|["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)["']\s+(?:not\s+)?in\s+(?:os\.)?environ"""
 )
 
 
-_JOINS = re.compile(
-    r"\b(?:init_process_group|init_distributed|init_device_mesh|hvd\.init)\("
-    r"""|["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)["']"""
-)
-
-
 def may_run_alone(folder: Path) -> bool:
     """Whether a script may run without a launcher as well, by what its files say."""
     sources = [path.read_text(errors="replace") for path in folder.rglob("*.py")]
-    return any(map(_ASKS.search, sources)) or not any(map(_JOINS.search, sources))
-
-
-# Modules by which ranks may join without torch.distributed.
-_OTHER_RUNTIMES = ("horovod.torch", "mpi4py.MPI")
-
-
-def find_device(kind: str) -> torch.device:
-    """The device on which the script trains on this rank.
-
-    Args:
-        kind: ``cpu`` or ``cuda``, as the cell says.
-
-    Raises:
-        ScriptError: the script has not used a GPU.
-    """
-    if kind == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_initialized():
-        raise ScriptError("the script uses no GPU, but this cell is on device: cuda")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def check_ranks(cell: Cell, ranks: int, *, is_own: bool) -> None:
-    """Check that the ranks of a script train one model over the cell's backend.
-
-    Args:
-        cell: what is measured.
-        ranks: number of ranks of the launch, more than one.
-        is_own: whether it trains without torch's optimizers, and marks its steps.
-
-    Raises:
-        ScriptError: they do not.
-    """
-    if distributed.is_initialized():
-        joined = distributed.get_world_size()
-        if joined != ranks:
-            raise ScriptError(f"the script joins {joined} of {ranks} ranks")
-        config = distributed.distributed_c10d.get_backend_config()
-        # cpu:gloo,cuda:nccl
-        backends = dict(word.split(":") for word in config.split(",") if ":" in word)
-        used, planned = backends.get(cell.device), cell.backend
-        if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
-            raise ScriptError(
-                f"the script joins its ranks over {used}, but this cell measures "
-                f"{planned}: give it {{backend}} in `args`, or change `backend`"
-            )
-    elif not is_own and not any(name in sys.modules for name in _OTHER_RUNTIMES):
-        raise ScriptError(
-            f"the script trains {ranks} models, one on each rank: it does not join its "
-            "ranks by torch.distributed, Horovod or MPI"
-        )
+    return any(map(_ASKS.search, sources)) or not any(map(JOINS.search, sources))
 
 
 # Keeps a part of all parameters as one. Parameters with `ds_numel` are parts, too: of

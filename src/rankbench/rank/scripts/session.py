@@ -204,12 +204,10 @@ class ScriptSession:
         self.opened = usage.process_age()
         self.device = self.find_device(self)
         is_bare = self._warmup == 0
-        if self.probe is not None and not (is_bare and self.probe.is_on):
+        if self.probe is not None and not self.probe.is_on:
             self.probe.begin()
             if is_bare:
                 return
-        elif self.probe is not None:
-            self._end_look()
         self.ended = 1
         # A mark may come again, which begins anew.
         self._losses, self._samples = [], []
@@ -222,6 +220,7 @@ class ScriptSession:
             progress=self._progress,
         )
         if is_bare:
+            self._end_look()
             self.window.end_warmup()
             self.window.begin()
         self.window.clock.begin(0)
