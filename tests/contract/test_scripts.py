@@ -152,104 +152,79 @@ probing.step()
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "words"),
-    [
-        (
-            TRAINING.read_text(),
-            ["--epochs=1", "--batch-size=64"],
-            ("train.py ended after 5 of 17 training steps",),
-        ),
-        (
-            "print('nothing to do')",
-            [],
-            (
-                "train.py ended before its first training step: this process saw no "
-                "step of a torch optimizer; call rankbench.hooks.step()",
-                "it printed: nothing to do",
-            ),
-        ),
-        (
-            TRAINING.read_text(),
-            ["--batch=3", "--nonsense"],
-            (
-                "exited with status 2; it printed: usage: train.py [-h] [--batch-size",
-                "train.py: error: unrecognized arguments: --nonsense",
-            ),
-        ),
-        (
-            TRAINING.read_text().replace(
-                "loss.backward()", "raise ValueError('two\\nlines')"
-            ),
-            [],
-            ("ValueError: two / lines; at train.py:", "raise ValueError('two"),
-        ),
-        (
-            "import sys; print('no data here'); sys.exit(3)",
-            [],
-            ("exited with status 3; it printed: no data here",),
-        ),
-        (
-            "import sys; print('this needs 2 GPUs'); sys.exit()",
-            [],
-            ("ended without a training step: ", "it printed: this needs 2 GPUs"),
-        ),
-        (
-            "import subprocess, sys; busy = 'import time\\n"
-            "while time.process_time() < 2: pass'\n"
-            "sys.exit(subprocess.call([sys.executable, '-c', busy]))",
-            [],
-            ("and programs that it started, which worked for ", "are not measured; "),
-        ),
-        (
-            "import os; print('bye', flush=True); os._exit(0)",
-            [],
-            ("nothing from rank 0: bye",),
-        ),
-        (
-            "raise SystemExit('no licence')",
-            [],
-            ("train.py ended before its first training step: no licence",),
-        ),
-        (
-            TRAINING.read_text()
-            .replace("dist.init", "0 and dist.init")
-            .replace("DistributedDataParallel(model)", "model")
-            .replace("DistributedSampler(data)", "DistributedSampler(data, 2, 0)"),
-            [],
-            (
-                "the script trains 2 models, one on each rank: it does not join its "
-                "ranks by torch.distributed, Horovod or MPI",
-            ),
-        ),
-        (MARKED_ALONE, [], ("the script trains 2 models, one on each rank",)),
-        (
-            LOOP.format(before=PROBE, wrap=DDP, send="", batch=25),
-            [],
-            (
-                "Adam of 20 weights at learning rate 0.001 and SGD of 4,160",
-                "call rankbench.hooks.step()",
-            ),
-        ),
-        (
-            "import nowhere",
-            [],
-            ("ModuleNotFoundError: No module named 'nowhere'; at train.py:1 in ",),
-        ),
-    ],
-    ids=[
-        *("short", "never", "arguments", "raises", "status", "well", "starts itself"),
-        *("exit", "words", "alone", "marked", "two", "import"),
-    ],
-)
-def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(
-    tmp_path, text, arguments, words
-):
+WORKED = TRAINING.read_text()
+BUSY = "while __import__('time').process_time() < 2: pass"
+REFUSED = {
+    "short": (WORKED, "--epochs=1", ["train.py ended after 10 of 17 training steps"]),
+    "never": (
+        "print('nothing to do')",
+        "",
+        [
+            "train.py ended before its first training step: this process saw no step",
+            "call rankbench.hooks.step()",
+            "it printed: nothing to do",
+        ],
+    ),
+    "well": (
+        "import sys; print('this needs 2 GPUs'); sys.exit()",
+        "",
+        ["ended before its first training step: ", "it printed: this needs 2 GPUs"],
+    ),
+    "arguments": (
+        WORKED,
+        "--batch=3 --nonsense",
+        [
+            "exited with status 2; it printed: usage: train.py [-h] [--batch-size",
+            "train.py: error: unrecognized arguments: --nonsense",
+        ],
+    ),
+    "words": (
+        "raise SystemExit('no licence')",
+        "",
+        ["train.py ended before its first training step: no licence"],
+    ),
+    "raises": (
+        WORKED.replace("loss.backward()", "raise ValueError('two\\nlines')"),
+        "",
+        ["ValueError: two / lines; at train.py:", "raise ValueError('two"],
+    ),
+    "programs": (
+        f"import subprocess, sys; subprocess.call([sys.executable, '-c', {BUSY!r}])",
+        "",
+        ["and programs that it started, which worked for ", "are not measured; "],
+    ),
+    "exit": (
+        "import os; print('bye', flush=True); os._exit(0)",
+        "",
+        ["nothing from rank 0: bye"],
+    ),
+    "alone": (
+        WORKED.replace("dist.init", "0 and dist.init")
+        .replace("DistributedDataParallel(model)", "model")
+        .replace("DistributedSampler(data)", "DistributedSampler(data, 2, 0)"),
+        "",
+        ["the script trains 2 models, one on each rank: it does not join its ranks"],
+    ),
+    "marked": (MARKED_ALONE, "", ["the script trains 2 models, one on each rank"]),
+    "two": (
+        LOOP.format(before=PROBE, wrap=DDP, send="", batch=25),
+        "",
+        [
+            "Adam of 20 weights at learning rate 0.001 and SGD of 4,160",
+            "call rankbench.hooks.step()",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(tmp_path, form):
+    text, arguments, words = REFUSED[form]
     script = write(tmp_path / "own/train.py", text)
-    launch = run_script(tmp_path / "launch", script, *arguments)
-    assert launch.reason is not None
+    reason = run_script(tmp_path / "launch", script, *arguments.split()).reason
+    assert reason is not None
     for said in words:
-        assert said in launch.reason
+        assert said in reason
 
 
 def test_a_script_over_another_backend_is_refused(tmp_path):
