@@ -320,7 +320,6 @@ def make_steps(
         members |= {
             f"rank{rank}/seconds": np.tile(step * 0.99**rank, (STEPS, 1)),
             f"rank{rank}/warmup": np.tile(step, (WARMUP, 1)),
-            f"rank{rank}/host_start": np.arange(STEPS) * window / STEPS,
             f"rank{rank}/loss": np.linspace(2.3, 0.4, WARMUP + STEPS, dtype=np.float32),
         }
     return members

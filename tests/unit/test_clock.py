@@ -39,7 +39,6 @@ def test_phases_are_what_lies_between_marks(ticks):
     np.testing.assert_allclose(clock.seconds(), expected)
     # The phases of a step add up to its duration.
     np.testing.assert_allclose(clock.seconds().sum(axis=1), [60e-9, 6e-9])
-    np.testing.assert_allclose(clock.host_start(), [0, 1000e-9])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,6 @@ def test_missing_mark_is_named(missing):
 def test_no_steps():
     clock = HostClock(PHASES, 0)
     assert clock.seconds().shape == (0, 3)
-    assert clock.host_start().shape == (0,)
 
 
 def test_times_are_real():

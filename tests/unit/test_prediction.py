@@ -185,7 +185,6 @@ def write_row(
             for name, value in (
                 ("seconds", np.tile(row, (steps, 1))),
                 ("warmup", np.tile(row, (synthetic.WARMUP, 1))),
-                ("host_start", np.arange(steps) * step),
                 ("loss", np.ones(synthetic.WARMUP + steps, np.float32)),
             )
         }

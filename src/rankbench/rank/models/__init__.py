@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import stateless
 
 from rankbench import decoder
 from rankbench.rank import variants
@@ -24,8 +26,6 @@ from rankbench.rank.models._experts import Experts as Experts
 from rankbench.rank.models._experts import describe_experts
 from rankbench.rank.models._experts import expect_balance as expect_balance
 from rankbench.rank.models._experts import routed_rows as routed_rows
-from rankbench.rank.models._replaced import Replaced as Replaced
-from rankbench.rank.models._replaced import become as become
 
 # Two samples to count operations with, because batch normalisation rejects a single
 # sample of one pixel.
@@ -213,3 +213,35 @@ def count_parameters(model: nn.Module) -> dict[str, Any]:
         "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
         "flops_per_sample": None,
     }
+
+
+class Replaced:
+    """A module that computes with what it makes of its weights."""
+
+    def seen(self, weight: Tensor) -> Tensor:
+        """What the module computes with in place of a weight."""
+        raise NotImplementedError
+
+    def forward(self, *inputs: Any) -> Any:
+        module = cast(nn.Module, self)
+        # Replicas of nn.DataParallel have no parameters, but tensors of these names.
+        kept = getattr(module, "_former_parameters", module._parameters)
+        weights = {name: self.seen(w) for name, w in kept.items() if w is not None}
+        with cast(Any, stateless._reparametrize_module(module, weights)):
+            return super().forward(*inputs)  # type: ignore[misc]
+
+
+def become(module: nn.Module, kind: type[Replaced], **attributes: Any) -> None:
+    """Let a module compute in this way, and as what it is otherwise.
+
+    The class is that of all alike, so that a compiler sees the same code.
+    """
+    kinds: Any = kind, type(module)
+    module.__class__ = _joined(*kinds)
+    for name, value in attributes.items():
+        setattr(module, name, value)
+
+
+@cache
+def _joined(kind: Any, module: Any) -> Any:
+    return type(f"{kind.__name__}{module.__name__}", (kind, module), {})

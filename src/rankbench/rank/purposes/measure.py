@@ -93,7 +93,6 @@ def describe_rank(
         duty.spec.work / f"rank{place.rank}.npz",
         seconds=window.seconds,
         warmup=window.warmup,
-        host_start=window.clock.host_start(),
         loss=unknown if window.loss is None else window.loss,
     )
     steps = window.seconds.sum(axis=1)

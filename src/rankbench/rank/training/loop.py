@@ -57,7 +57,6 @@ class HostClock:
     ) -> None:
         self._gpus = gpus
         self._phases = list(phases)
-        self._starts = [0] * steps
         self._column = {phase: i for i, phase in enumerate(phases)}
         # Allocate everything now, so that marks do not allocate.
         unmarked: list[int | None] = [None] * len(phases)
@@ -68,7 +67,7 @@ class HostClock:
     def begin(self, step: int) -> None:
         """Note the start of a step."""
         self._row = self._rows[step]
-        self._last = self._starts[step] = time.perf_counter_ns()
+        self._last = time.perf_counter_ns()
 
     def mark(self, phase: str) -> None:
         """Assign the time since the previous mark to this phase.
@@ -110,18 +109,12 @@ class HostClock:
             raise ValueError(f"phase {name!r} was not marked in step {step}")
         return table
 
-    def host_start(self) -> np.ndarray:
-        """Host time at the start of each step, in seconds after the first, [steps]."""
-        starts = np.array(self._starts, dtype=np.int64)
-        return (starts - starts[:1]) * 1e-9
-
 
 class CudaClock(HostClock):
     """Records a CUDA event in the current stream at every mark; read after the window.
 
     Events give the time of the device: a kernel that is queued but has not run does not
-    count as done. The host time of each step's start is kept as well, to show where the
-    host could not keep up.
+    count as done.
     """
 
     def __init__(self, phases: Sequence[str], steps: int, marks: int = 0) -> None:
@@ -140,7 +133,6 @@ class CudaClock(HostClock):
         self._step = 0
 
     def begin(self, step: int) -> None:
-        self._starts[step] = time.perf_counter_ns()
         self._step = step
         self._events[step][0].record()
 
