@@ -221,41 +221,6 @@ def test_it_judges_every_model(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "checkpointing", "options"),
-    [
-        ("ddp", "selective", {}),
-        ("fsdp", "full", {"accumulation": 2}),
-        ("mesh", "full", {"tensor": 2}),
-        pytest.param(
-            "pipeline", "none", {"microbatches": 2}, marks=pytest.mark.further
-        ),
-        case("deepspeed", "none", {"stage": 3}),
-        pytest.param(
-            "fsdp", "selective", {"accumulation": 2}, marks=pytest.mark.further
-        ),
-    ],
-)
-def test_blocks_that_are_compiled_train_as_others(
-    name, checkpointing, options, tmp_path
-):
-    require_packages(name)
-    status, reason, _ = run_gate(
-        tmp_path / "gate",
-        strategy=name,
-        options=options,
-        topology="1x2",
-        model="gpt",
-        model_options={"layers": 2, "width": 16},
-        data="tokens",
-        context=16,
-        batch_size=4,
-        compile=True,
-        checkpointing=checkpointing,
-    )
-    assert (status, reason) == ("ok", None)
-
-
-@pytest.mark.parametrize(
     "name", [case(name) for name in COMPARED if STRATEGIES[name].needs["clips"]]
 )
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(name, tmp_path):

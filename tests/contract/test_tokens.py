@@ -53,6 +53,13 @@ def judge(folder: Path, strategy: str, **more: Any) -> str:
 
 SHARING = [n for n in COMPARED if STRATEGIES[n].needs["shared_weights"] or n == "mesh"]
 OTHERS = [{"model": "llama", "model_options": sizes} for sizes in (LLAMA, EXPERTS)]
+# Blocks that are compiled, with each checkpointing.
+COMPILED = [
+    ("ddp", "selective", {}),
+    ("fsdp", "full", {"accumulation": 2}),
+    ("mesh", "full", {"tensor": 2}),
+    ("deepspeed", "none", {"stage": 3}),
+]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,10 @@ OTHERS = [{"model": "llama", "model_options": sizes} for sizes in (LLAMA, EXPERT
         *(case(name, {"model_options": TIED}) for name in SHARING),
         # Strategies that do not share experts out train them, too.
         *(case(name, more) for name in ("fsdp", "pipeline") for more in OTHERS),
+        *(
+            case(name, {"compile": True, "checkpointing": kind, "options": options})
+            for name, kind, options in COMPILED
+        ),
     ],
 )
 def test_a_decoder_is_trained_as_by_a_single_process(name, more, tmp_path):
@@ -76,7 +87,10 @@ LEARNED = {**EXPERTS, "routing": "learned"}
 MESHES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "tensor": ("1x2", {"tensor": 2, "microbatches": 2}, {"model": "llama"}),
     "copy": ("1x2", {"copy": 2}, {}),
-    "pipe": ("1x2", {"pipe": 2, "microbatches": 4}, {"checkpointing": "full"}),
+    "pipe": (
+        *("1x2", {"pipe": 2, "microbatches": 4}),
+        {"checkpointing": "full", "compile": True},
+    ),
     "context": ("1x2", {"context": 2, "microbatches": 2}, {"checkpointing": "full"}),
     # With fewer heads of keys and values than ranks.
     "context, gathered": ("1x4", {"context": 4}, {"model": "llama"}),
