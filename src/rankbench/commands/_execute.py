@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -21,7 +20,13 @@ from rankbench.commands._quiet import wait_until_quiet
 from rankbench.invocation import shown
 from rankbench.project import BEGUN, Run, begin, find_pending
 from rankbench.project.jobs import jobs_of
-from rankbench.project.status import State, find_jobs, find_state, why_not_run
+from rankbench.project.status import (
+    State,
+    describe_queue,
+    find_jobs,
+    find_state,
+    why_not_run,
+)
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of, seconds_between_looks
 
@@ -152,19 +157,12 @@ def _follow(
             changed = now
             say(line, aside=True)
         if has_queue and now - asked >= seconds_between_looks(ASK, now - changed):
-            before, asked, queue = queue, now, _describe_queue(run)
+            before, asked = queue, now
+            with suppress(ValueError):  # Slurm may answer the next time.
+                jobs = find_jobs(run.plan, run.layout, Path())
+                queue = describe_queue(jobs.values())
             if queue not in ("", before):
                 say(queue, aside=True)
-
-
-def _describe_queue(run: Run) -> str:
-    """The jobs of the run that wait and run, in words; empty if Slurm says nothing."""
-    with suppress(ValueError):  # It may answer the next time.
-        jobs = find_jobs(run.plan, run.layout, Path()).values()
-        states = {job.id: "run" if job.hosts else f"wait ({job.why})" for job in jobs}
-        counts = sorted(Counter(states.values()).items())
-        return ", ".join(f"jobs that {state}: {count}" for state, count in counts)
-    return ""
 
 
 def states_of(run: Run) -> dict[str, State]:

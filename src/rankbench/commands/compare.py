@@ -96,17 +96,17 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
     from rankbench.results.numbers.hosts import compare_hosts
     from rankbench.results.numbers.result_set import read
     from rankbench.results.read.archive import open_results
-    from rankbench.results.sections.hosts import SECTION, describe
+    from rankbench.results.sections.hosts import SECTION, make_rows
 
     share = arguments.at_least or AT_LEAST
     with open_results(arguments.side[0]) as root:
-        groups = compare_hosts(read(Layout(root)).measured)
+        groups = compare_hosts(read(Layout(root)).measured, share)
     if not groups or len(arguments.side) > 1:
         raise ValueError(
             "--by host: give one SIDE with a cell that ran on several hosts (hosts: "
             "each in the experiment)"
         )
-    rows = [row for speeds in groups for row in describe(speeds, share)]
+    rows = make_rows(groups)
     slow = [str(row["host"]) for row in rows if row["slow"]]
     if arguments.json:
         print_json([{**row, **spell_ends("ratio", row["ratio"])} for row in rows])

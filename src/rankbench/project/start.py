@@ -26,7 +26,7 @@ from rankbench.project.jobs import (
 )
 from rankbench.project.preview import Preview
 from rankbench.project.run import Run, take_results
-from rankbench.project.status import find_jobs
+from rankbench.project.status import describe_queue, find_jobs
 from rankbench.record import write_if_changed, write_json
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
@@ -185,17 +185,14 @@ def wait_for_lost_jobs(
         "queue. This run waits for them, and then measures what is missing (scancel "
         "ends them sooner):"
     )
-    for job in jobs:
-        say(f"  {job.cell}  {job.describe()}")
+    said = ""
     while jobs:
+        before, said = said, describe_queue(jobs)
+        if said != before:
+            say(f"  {said}")
         time.sleep(every)
         try:
-            left = look()
+            jobs = look()
         except ValueError as error:
             say(f"  {error}")
-            continue
-        for job in jobs:
-            if job.id not in {other.id for other in left}:
-                say(f"  {job.cell}  job {job.id} has ended, {len(left)} left")
-        jobs = left
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -169,6 +170,13 @@ def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
         job.cell: job
         for job in hosts_of(plan.site).read_queue(plan.name, folder, cells)
     }
+
+
+def describe_queue(jobs: Iterable[CellJob]) -> str:
+    """Return how many jobs wait, and why, and how many run, in words."""
+    states = {job.id: "run" if job.hosts else f"wait ({job.why})" for job in jobs}
+    counts = sorted(Counter(states.values()).items())
+    return ", ".join(f"jobs that {state}: {count}" for state, count in counts)
 
 
 def find_turns(layout: Layout) -> dict[str, str]:

@@ -21,6 +21,7 @@ from rankbench.results.numbers.statistics import (
     Estimate,
     LogRatio,
     confidence_of_each,
+    geometric_mean,
 )
 
 if TYPE_CHECKING:
@@ -37,45 +38,50 @@ LATE, LAUNCHES = 0.1, 3
 _OF_MEDIAN = math.pi / 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class HostSpeed:
     """A host, by the launches of one cell.
 
     Attributes:
         cell: id of the row.
-        launches: their numbers.
-        rates: throughput of each.
+        launches: how many there are; `numbers`: theirs.
+        rates: throughput of each; `throughput`: their mean.
         ratio: its speed over that of the other hosts; one without an interval if there
             are too few launches.
+        slow: `yes` if it surely is, or empty.
         others: how many other hosts there are, or the name of the only one.
     """
 
     host: str
     cell: str
-    launches: Sequence[int]
+    launches: int
+    numbers: Sequence[int]
     rates: Sequence[float]
+    throughput: float
     ratio: Estimate
+    slow: str
     others: str
-
-    def is_slow(self, at_least: float = AT_LEAST) -> bool:
-        return self.ratio.high is not None and self.ratio.high < at_least
 
     def __str__(self) -> str:
         """Such as ``node2 is 6.1 times slower than node1 (launches 2, 4)``."""
-        numbers = ", ".join(map(str, self.launches))
+        numbers = ", ".join(map(str, self.numbers))
         times = f"{1 / self.ratio.value:.3g} times slower than {self.others}"
         return f"{self.host} is {times} (launches {numbers})"
 
 
-def compare_hosts(rows: Sequence[Summary]) -> list[list[HostSpeed]]:
+def compare_hosts(
+    rows: Sequence[Summary], at_least: float = AT_LEAST
+) -> list[list[HostSpeed]]:
     """The hosts of each cell that ran on several of them, the fastest first.
 
-    Cells that differ in their host alone are one.
+    Cells that differ in their host alone are one. A host is slow if its speed is surely
+    below a share of the others'.
     """
     groups: dict[str, dict[str, list[tuple[str, int, float]]]] = {}
     for row in rows:
         of = groups.setdefault(row.cell.apart_from(("hosts",)), {})
-        columns = (row.launches[name] for name in ("hosts", "launch", "throughput"))
+        names = ("hosts", "launch", "throughput")
+        columns = (row.launches[name].tolist() for name in names)
         for hosts, launch, rate in zip(*columns, strict=True):
             if len(hosts) == 1:
                 of.setdefault(hosts[0], []).append((row.id, launch, rate))
@@ -89,10 +95,19 @@ def compare_hosts(rows: Sequence[Summary]) -> list[list[HostSpeed]]:
         speeds = []
         for host in sorted(of, key=lambda host: -ratios[host].value):
             names, numbers, _ = zip(*of[host], strict=True)
-            rest = [other for other in of if other != host]
-            others = rest[0] if len(rest) == 1 else f"the {len(rest)} others"
-            own = numbers, rates[host], ratios[host]
-            speeds.append(HostSpeed(host, names[0], *own, others))
+            rest, high = [other for other in of if other != host], ratios[host].high
+            one = HostSpeed(
+                host=host,
+                cell=names[0],
+                launches=len(numbers),
+                numbers=numbers,
+                rates=rates[host],
+                throughput=geometric_mean(rates[host]).value,
+                ratio=ratios[host],
+                slow="yes" if high is not None and high < at_least else "",
+                others=rest[0] if len(rest) == 1 else f"the {len(rest)} others",
+            )
+            speeds.append(one)
         found.append(speeds)
     return found
 
@@ -126,7 +141,7 @@ def compare_rates(
 def find_slow_hosts(rows: Sequence[Summary]) -> dict[str, str]:
     """Id of each row that a slow host holds back -> which, in words."""
     speeds = (speed for several in compare_hosts(rows) for speed in several)
-    found = {speed.cell: str(speed) for speed in speeds if speed.is_slow()}
+    found = {speed.cell: str(speed) for speed in speeds if speed.slow}
     for row in rows:
         if late := find_late_host(row.launches):
             host, ms = late

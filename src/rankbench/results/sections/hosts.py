@@ -10,7 +10,7 @@ from rankbench.results.elements.section import Content, Drawing, Row, Section
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.hosts import AT_LEAST, HostSpeed, compare_hosts
 from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.statistics import Estimate, geometric_mean
+from rankbench.results.numbers.statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,25 +22,17 @@ _READING = (
 )
 
 
-def describe(speeds: Sequence[HostSpeed], at_least: float = AT_LEAST) -> list[Row]:
-    """The rows of the hosts of a cell."""
-    return [
-        {
-            "cell": one.cell,
-            "host": one.host,
-            "launches": len(one.launches),
-            "throughput": geometric_mean(one.rates).value,
-            "ratio": one.ratio,
-            "slow": "yes" if one.is_slow(at_least) else "",
-        }
-        for one in speeds
-    ]
+def make_rows(groups: Sequence[Sequence[HostSpeed]]) -> list[Row]:
+    """The rows of the hosts of some cells."""
+    names = SECTION.columns
+    speeds = (one for speeds in groups for one in speeds)
+    return [{name: getattr(one, name) for name in names} for one in speeds]
 
 
 def make(found: ResultSet) -> Content | None:
     groups = compare_hosts(found.measured)
     content = Content(
-        rows=[row for speeds in groups for row in describe(speeds)],
+        rows=make_rows(groups),
         drawings=[
             Drawing(
                 name="hosts",
@@ -59,10 +51,10 @@ def _draw(groups: Sequence[Sequence[HostSpeed]], width: float) -> Figure:
     for (axes,), speeds in zip(grid, groups, strict=True):
         ends = [one.ratio.high or one.ratio.value for one in speeds]
         for place, one in enumerate(speeds):
-            style = plotting.Style("C3" if one.is_slow() else "0.35", "o")
+            style = plotting.Style("C3" if one.slow else "0.35", "o")
             line = {"color": style.color, "horizontal": True}
             plotting.draw_interval(axes, place, one.ratio, **line)
-            usual = geometric_mean(one.rates).value / one.ratio.value
+            usual = one.throughput / one.ratio.value
             each = [rate / usual for rate in one.rates]
             plotting.draw_launches(axes, each, [place] * len(each), style)
             axes.plot([one.ratio.value], [place], "o", ms=5.5, color=style.color)
