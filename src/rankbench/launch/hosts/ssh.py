@@ -90,7 +90,16 @@ class Session(Connection):
                 start_new_session=True,
             )
         spared.add(process.pid)
-        threading.Thread(target=_beat, args=(process,), daemon=True).start()
+
+        def beat() -> None:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError, ValueError):
+                while process.poll() is None:
+                    process.stdin.write(b"\n")
+                    process.stdin.flush()
+                    time.sleep(BEAT_SECONDS)
+
+        threading.Thread(target=beat, daemon=True).start()
 
     def answer(
         self, heed: Callable[[], None], *, after: int = 0, seconds: float | None = None
@@ -154,15 +163,6 @@ class Session(Connection):
         return Path(f"{self.control}.log")
 
 
-def _beat(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(OSError, ValueError):
-        while process.poll() is None:
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            time.sleep(BEAT_SECONDS)
-
-
 class SshHosts(Hosts):
     """Hosts of a site file, the first of which a launch uses."""
 
@@ -198,7 +198,8 @@ class SshHosts(Hosts):
             listed = site["hosts"][:nodes]
             found, faults = _connect(stack, site, listed, needs, heed)
             if waiting is None or site["shared"]:
-                faults += _differing_images(found, needs, copied=not site["shared"])
+                images = {(places or {}).get(f, f): d for f, d in needs.images.items()}
+                faults += _differing_images(found, images)
             if waiting and faults:
                 raise ValueError("hosts in site.yaml: " + "; ".join(faults))
             # In the same order everywhere, so that two runs never wait for each other.
@@ -218,10 +219,9 @@ class SshHosts(Hosts):
         return SshHosts(chosen, self._places)
 
     def place(self, spec: LaunchSpec) -> LaunchSpec:
-        image = spec.image and {
-            **spec.image,
-            "file": str(self._there(Path(spec.image["file"]))),
-        }
+        image = spec.image
+        if image:
+            image = {**image, "file": str(self._there(Path(image["file"])))}
         return replace(
             spec,
             directory=self._there(spec.directory),
@@ -394,27 +394,27 @@ def _faults(
             )
 
 
-def _differing_images(
-    found: Sequence[Session], needs: Needs, *, copied: bool = False
-) -> list[str]:
-    """Hosts that have another image at the path of one of the needed ones."""
+def _differing_images(found: Sequence[Session], images: Mapping[str, str]) -> list[str]:
+    """Hosts that have another image at the path of one of the needed ones.
+
+    Args:
+        found: the hosts.
+        images: path there, maybe below the folder of rankbench -> expected SHA-256.
+    """
     faults = []
-    for session in found if needs.images else ():
+    for session in found if images else ():
         folder = session.facts["folder"]
-        paths = {
-            f"{folder}/images/{digest}.sif" if copied else file: digest
-            for file, digest in needs.images.items()
-        }
-        command = session.command("sha256sum", "--", *paths)
-        said = run_to_end(command, timeout=COPY_SECONDS).stdout
+        wanted = {os.path.join(folder, path): images[path] for path in images}
+        command = session.command("sha256sum", "--", *wanted)
         # Images that are not there yet have no line.
-        hashes = {line[66:]: line[:64] for line in said.splitlines()}
-        faults += [
-            f"{session.name}: {path} is another image (sha256 {hashes[path][:12]}, "
-            f"expected {digest[:12]}): remove it there, or copy the right one"
-            for path, digest in paths.items()
-            if hashes.get(path, digest) != digest
-        ]
+        for line in run_to_end(command, timeout=COPY_SECONDS).stdout.splitlines():
+            digest, path = line[:64], line[66:]
+            if digest != wanted.get(path, digest):
+                faults.append(
+                    f"{session.name}: {path} is another image (sha256 {digest[:12]}, "
+                    f"expected {wanted[path][:12]}): remove it there, or copy the "
+                    "right one"
+                )
     return faults
 
 

@@ -88,45 +88,42 @@ def _answer(word: str) -> None:
 
 
 def run(host: str, folder: Path, argv: list[str], *, apart: bool) -> int:
-    """Run a command in the folder of its launch; return its exit code.
+    """Run a command in the folder of its launch, as long as the other side is heard.
 
     Args:
         host: name of this host.
         folder: of the launch.
         argv: the command.
         apart: whether this folder is a copy, to which the supervisor's heartbeat goes.
+
+    Returns:
+        Its exit code.
     """
     adopt_orphans()
-    code = 1
+    code: int | None = None
     try:
-        code = _run_heard(argv, folder, folder / "work/heartbeat" if apart else None)
+        child = subprocess.Popen(
+            argv,
+            env={**os.environ, MARK: "1"},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        hearing = Hearing()
+        while (code := child.poll()) is None:
+            said = hearing.listen(LOOK_SECONDS)
+            if apart and said:
+                (folder / "work/heartbeat").write_bytes(said.splitlines()[-1])
+    except EOFError:
+        code = 128 + signal.SIGHUP
     except OSError as error:
         _refuse(host, f"{error.strerror}: {error.filename or argv[0]}")
+        code = 1
     finally:
         end_processes(give_up=GIVE_UP)
         if apart and code and shutil.disk_usage(folder.parent).free < ROOM:
             _refuse(host, f"{os.strerror(errno.ENOSPC)}: {folder.parent}")
-    return code
-
-
-def _run_heard(argv: list[str], folder: Path, heartbeat: Path | None) -> int:
-    """Run a command as long as the other side is heard."""
-    child = subprocess.Popen(
-        argv,
-        env={**os.environ, MARK: "1"},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    hearing = Hearing()
-    while (code := child.poll()) is None:
-        try:
-            said = hearing.listen(LOOK_SECONDS)
-        except EOFError:
-            return 128 + signal.SIGHUP
-        if heartbeat and said:
-            heartbeat.write_bytes(said.splitlines()[-1])
     # ssh itself returns 255 if it loses the host.
     return min(code if code >= 0 else 128 - code, 254)
 
