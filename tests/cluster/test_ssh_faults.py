@@ -129,41 +129,25 @@ def begin(desk: Desk) -> Callable[..., Case]:
     return start
 
 
-def test_a_host_crashes(begin, restart):
-    case = begin("crash")
-    case.far.crash()
+@pytest.mark.parametrize(
+    "fault",
+    ["crash", *(pytest.param(x, marks=pytest.mark.long) for x in ("cut", "sshd"))],
+)
+def test_a_host_is_lost(begin, restart, fault):
+    """It crashes, its link is cut, or sshd there is killed."""
+    case = begin(fault)
+    far, cluster = case.far, case.desk.cluster
+    break_it = {"crash": far.crash, "cut": far.cut, "sshd": lambda: kill_sshd(far)}
+    mend = {
+        "crash": lambda: restart(FAR),
+        "cut": far.mend,
+        "sshd": lambda: start_sshd(cluster, far),
+    }
+    break_it[fault]()
     try:
         said = case.ends()
     finally:
-        restart(FAR)
-    status, reason = case.first()
-    assert status == "cancelled", said
-    assert f"the host {FAR} failed" in reason
-    case.goes_on()
-
-
-@pytest.mark.long
-def test_a_link_is_cut(begin):
-    case = begin("cut")
-    case.far.cut()
-    try:
-        said = case.ends()
-    finally:
-        case.far.mend()
-    status, reason = case.first()
-    assert status == "cancelled", said
-    assert f"the host {FAR} failed" in reason
-    case.goes_on()
-
-
-@pytest.mark.long
-def test_sshd_is_killed(begin):
-    case = begin("sshd")
-    kill_sshd(case.far)
-    try:
-        said = case.ends()
-    finally:
-        start_sshd(case.desk.cluster, case.far)
+        mend[fault]()
     status, reason = case.first()
     assert status == "cancelled", said
     assert f"the host {FAR} failed" in reason
@@ -190,24 +174,18 @@ def test_a_rank_of_the_far_host_is_killed(begin, launcher, words):
 
 
 @pytest.mark.long
-def test_the_supervisor_is_killed(begin):
-    case = begin("supervisor")
-    case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch results")
-    case.ends()
+@pytest.mark.parametrize("how", ["SIGKILL of the supervisor", "SIGINT of the user"])
+def test_a_launch_is_interrupted(begin, how):
+    case = begin(how.split()[-1])
+    if how.startswith("SIGKILL"):
+        case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch results")
+    else:
+        os.killpg(case.run.pid, signal.SIGINT)
+    said = case.ends()
     case.goes_on()
     status, reason = case.first()
-    assert status == "cancelled"
-    assert "supervisor" in reason
-
-
-@pytest.mark.long
-def test_a_user_interrupts(begin):
-    case = begin("interrupt")
-    os.killpg(case.run.pid, signal.SIGINT)
-    said = case.ends()
-    status, _ = case.first()
     assert status == "cancelled", said
-    case.goes_on()
+    assert ("supervisor" in reason) == how.startswith("SIGKILL")
 
 
 @pytest.fixture
