@@ -152,17 +152,14 @@ def resolve(given: str) -> str:
             f"{given} is no experiment (YAML), result folder or bundle"
             + (how if path.suffix == ".py" else "")
         )
-    here = [*map(str, sorted(Path().glob("[!.]*.yaml"))), *sorted(_list_results())]
+    results = sorted(plan.parent for plan in Path().glob("results/*/plan.json"))
+    here = [str(path) for path in (*sorted(Path().glob("[!.]*.yaml")), *results)]
     near = get_close_matches(given, here, 1)
     raise ValueError(
         f"{given} does not exist"
         + (f": did you mean {near[0]}?" if near else "")
         + f" (experiments and results here: {', '.join(here) or 'none'})"
     )
-
-
-def _list_results() -> Iterator[str]:
-    return (str(plan.parent) for plan in Path().glob("results/*/plan.json"))
 
 
 def shift_experiment(arguments: argparse.Namespace, rest: str) -> None:

@@ -71,7 +71,12 @@ def measure(arguments: argparse.Namespace) -> int:
         if arguments.experiment is None:
             return OK
     if arguments.prepare:
-        return _prepare(arguments)
+        run = plan_run(arguments)
+        status = run_target(run, arguments, "prepare")
+        if arguments.json:
+            files = data_files(run).values()
+            print_json([{"file": str(f), "there": f.exists()} for f in files])
+        return status
     if arguments.next is not None:
         question = arguments.next or "fastest"
         arguments.more = _read_next(arguments, question)
@@ -126,16 +131,6 @@ def _look(
     text = "\n".join([*lines, f"$ {shown(argv)}"])
     print_result(arguments, {**facts, "cells": cells}, text)
     return OK
-
-
-def _prepare(arguments: argparse.Namespace) -> int:
-    """Make the data files that the cells read."""
-    run = plan_run(arguments)
-    status = run_target(run, arguments, "prepare")
-    if arguments.json:
-        files = data_files(run).values()
-        print_json([{"file": str(f), "there": f.exists()} for f in files])
-    return status
 
 
 def _read_next(arguments: argparse.Namespace, question: str) -> str:
