@@ -17,8 +17,6 @@ from rankbench.plan import Plan, PlannedCell, PredictedCell
 from rankbench.schedulers import SCHEDULERS
 from rankbench.schema import in_file
 
-# Values of `order`.
-ROUNDS = "rounds"
 # Values of `allocation`.
 CELL, TOPOLOGY, EXPERIMENT = "cell", "topology", "experiment"
 
@@ -125,12 +123,10 @@ def _check_sharing(
             "budget ends the rounds of all cells at the same time, and jobs of several "
             "partitions or hosts do not wait for each other: remove it, or name one"
         )
-    in_rounds = values["order"] == ROUNDS
-    together = in_rounds and (allocation == EXPERIMENT or not has_queue)
-    if values["budget"] is not None and not together:
-        remedy = "allocation: experiment" if in_rounds else "order: rounds"
+    if values["budget"] is not None and has_queue and allocation != EXPERIMENT:
         raise ValueError(
-            f"budget ends the rounds of all cells at the same time: it needs {remedy}"
+            "budget ends the rounds of all cells at the same time: it needs "
+            "allocation: experiment"
         )
 
 

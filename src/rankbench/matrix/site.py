@@ -41,7 +41,7 @@ OWN_VARIABLES = {
         ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "UCX_LOG_FILE"),
         "set the key backend_logs of an experiment",
     ),
-    "OMP_NUM_THREADS": "set the key cpu_threads_per_gpu, or cores_per_device of a cell",
+    "OMP_NUM_THREADS": "set the key cores_per_device of a cell",
     "PYTHONNOUSERSITE": "remove it: packages of a home would change the measurement",
     "PYTHONPATH": "remove it: ranks run a frozen copy of the code",
     **dict.fromkeys(("PYTHONUNBUFFERED", "PYTHONSAFEPATH", "PYTHONUTF8"), "remove it"),

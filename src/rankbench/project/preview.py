@@ -7,7 +7,6 @@ from typing import Any
 
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.launch.images.store import reason_to_make
-from rankbench.matrix.plan import ROUNDS
 from rankbench.plan import PlannedCell
 from rankbench.project.jobs import (
     find_pending,
@@ -66,8 +65,7 @@ class Preview:
             name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
             for name, job in asked.items()
         }
-        shared = any(len(job.cells) > 1 for job in jobs.values())
-        self.in_rounds = shared and experiment["order"] == ROUNDS
+        self.in_rounds = any(len(job.cells) > 1 for job in jobs.values())
         self.too_long = why_too_long(run)
 
     @property

@@ -182,7 +182,7 @@ class Attempt:
         site = plan.site
         # One per core of its device, or its share of the host.
         share = max(1, site["cores"] // self.shape.ranks_per_node)
-        threads = self.shape.cores_per_rank or site["cpu_threads_per_gpu"] or share
+        threads = self.shape.cores_per_rank or share
         gates = [gate for record in self.gate.records if (gate := record.get("gate"))]
         scratch = None
         if hosts.names:  # Hosts that are not known yet have no scratch folder.
