@@ -13,7 +13,6 @@ class Scheduler:
 
     Attributes:
         name: the value.
-        profile: folder of the profile for such a site.
         hosts: ``MODULE:CLASS`` below `rankbench.launch.hosts`.
         has_queue: whether each job of Snakemake waits in a queue for hosts of its own.
             Otherwise one job measures all cells on the same hosts.
@@ -25,7 +24,6 @@ class Scheduler:
     """
 
     name: str
-    profile: str
     hosts: str
     has_queue: bool = False
     has_hosts: bool = True
@@ -35,18 +33,10 @@ class Scheduler:
 
 
 _ALL = (
-    Scheduler(
-        name="none",
-        profile="local_profile",
-        hosts="base:ThisMachine",
-        has_hosts=False,
-    ),
-    Scheduler(
-        name="ssh", profile="ssh_profile", hosts="ssh:SshHosts", lists_hosts=True
-    ),
+    Scheduler(name="none", hosts="base:ThisMachine", has_hosts=False),
+    Scheduler(name="ssh", hosts="ssh:SshHosts", lists_hosts=True),
     Scheduler(
         name="slurm",
-        profile="slurm_profile",
         hosts="slurm:SlurmJob",
         has_queue=True,
         launcher="srun",
