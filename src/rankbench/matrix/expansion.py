@@ -162,6 +162,12 @@ def _cell_id(
 # The option that stands for several options of a model.
 PRESET = "preset"
 
+# An example of a name with options, for messages.
+_EXAMPLES = {
+    "strategy": "{ddp: {bucket_mb: [1, 25]}}",
+    "model": "{emulated: {layers: [4, 8]}}",
+}
+
 
 def expand_variants(
     key: str, entries: Iterable[Any], catalog: Catalog
@@ -180,7 +186,7 @@ def expand_variants(
         if not isinstance(name, str):
             raise ValueError(
                 f"{key}: expected a name, or one name with its options such as "
-                f"{{NAME: {{OPTION: VALUE}}}}, got {entry!r}"
+                f"{_EXAMPLES[key]}, got {entry!r}"
             )
         _check_name(key, name, catalog)
         facts = catalog.models[name] if key == "model" else {}
