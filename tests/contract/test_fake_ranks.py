@@ -210,7 +210,7 @@ def estimate(
 def count_waits(cell: Cell) -> int:
     """How often the host reads a number, such as whether gradients have overflowed."""
     if cell.strategy != "deepspeed":
-        return cell.precision == "fp16"
+        return int(cell.precision == "fp16")
     low = cell.precision == "bf16"
     if cell.options["stage"] == 0:
         # Embeddings, norm and head, and ten weights of each block.
