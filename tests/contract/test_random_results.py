@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,12 +39,9 @@ from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 
 pytestmark = pytest.mark.contract
 
-# What a table prints: a value, its bracket and its verdict.
 PRINTED = re.compile(r"(\S+) \[(\S+), (\S+)\](?: (=|n\.s\.))?")
 SAME, OPEN = "=", "n.s."
-TERMS = [
-    *("WHAT", "BEST", "BUT", "UNTESTED", "LOST", "SCALES", "COST", "TRUST", "NEXT")
-]
+TERMS = ["WHAT", "BEST", "BUT", "UNTESTED", "LOST", "SCALES", "COST", "TRUST", "NEXT"]
 TOPOLOGIES = ("1x1", "1x2", "1x4", "2x4", "4x4", "8x4")
 TIMES = ("step_ms", "epoch_s", "total_s", "steps_s")
 TIMES += ("input", "computation", "waiting", "exchange", "host")
@@ -61,7 +57,7 @@ class Writer:
         self.layout = Layout(root)
         self._known: dict[str, pd.Series] = {}
         for topology in TOPOLOGIES:
-            planned = plan_cell(make_cell("single", topology))
+            planned = plan_cell("single", topology)
             layout = write_plan(root / topology, [planned], launches=1)
             write_launch(layout, planned, 1, wanted=1, rate=800.0)
             (row,) = read(layout).rows
@@ -109,26 +105,18 @@ def scatter(
 
 
 def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
-    rng, judged = (
-        np.random.default_rng(32),
-        {"": 0, SAME: 0, OPEN: 0},
-    )
+    rng, judged = np.random.default_rng(32), {"": 0, SAME: 0, OPEN: 0}
     keys = [("single", "1x1"), *(("ddp", f"1x{n}") for n in (1, 2, 4))]
     cells = [make_cell(*key) for key in keys]
     for _ in range(1000):
-        rows = [
-            writer.make_row(
-                cell,
-                f"{cell.strategy}.{cell.topology}",
-                scatter(
-                    rng,
-                    800 * cell.size.devices * rng.choice([0.7, 0.97, 1, 1.01, 1.03]),
-                    float(rng.choice([0.0005, 0.003, 0.02, 0.1])),
-                    int(rng.integers(1, 9)),
-                ),
-            )
-            for cell in cells[: rng.integers(2, 5)]
-        ]
+        rows = []
+        for cell in cells[: rng.integers(2, 5)]:
+            share = rng.choice([0.7, 0.97, 1, 1.01, 1.03])
+            width = float(rng.choice([0.0005, 0.003, 0.02, 0.1]))
+            center, count = 800 * cell.size.devices * share, int(rng.integers(1, 9))
+            name = f"{cell.strategy}.{cell.topology}"
+            row = writer.make_row(cell, name, scatter(rng, center, width, count))
+            rows.append(row)
         for one in writer.read(rows).rows:
             # Without a round in common there is no ratio.
             for name in {"speedup", "efficiency"} & one.numbers.keys():
@@ -155,34 +143,27 @@ def make_random(writer: Writer, seed: int) -> ResultSet:
     for strategy in rng.permutation(["ddp", "fsdp", "zero1", "mp"])[: rng.integers(5)]:
         count = rng.integers(1, len(TOPOLOGIES) + 1)
         keys += [(str(strategy), one) for one in TOPOLOGIES[-count:]]
-    of_model = MODEL if rng.random() < 0.2 else {}
-    scaling = str(rng.choice(["weak", "strong"]))
+    settings = MODEL if rng.random() < 0.2 else {}
+    settings = {**settings, "scaling": str(rng.choice(["weak", "strong"]))}
     count = int(rng.choice([1, 3, 8]))
     rows = []
     for number in range(int(rng.choice([1, 1, 1, 2, 9]))):
         for strategy, topology in keys:
-            cell = make_cell(
-                strategy, topology, image_size=number + 8, scaling=scaling, **of_model
-            )
-            devices = cell.size.devices
-            speed = 800 * devices ** rng.uniform(0.3, 1.05)
-            rates = scatter(
-                rng,
-                speed * rng.choice([0.99, 1.0, 1.3]),
-                float(rng.choice([0.002, 0.03, 0.3])),
-                count,
-            )
+            cell = make_cell(strategy, topology, image_size=number + 8, **settings)
+            speed = 800 * cell.size.devices ** rng.uniform(0.3, 1.05)
+            center = speed * rng.choice([0.99, 1.0, 1.3])
+            width = float(rng.choice([0.002, 0.03, 0.3]))
+            rates = scatter(rng, center, width, count)
             if rng.random() < 0.05:
                 rates[-1] = None
-            rows.append(
-                writer.make_row(cell, f"{strategy}.x.{topology}.{number}", rates)
-            )
+            name = f"{strategy}.x.{topology}.{number}"
+            rows.append(writer.make_row(cell, name, rates))
     return writer.read(rows)
 
 
-def read_table(found: ResultSet) -> Rows:
-    """table.csv, by cell."""
-    section = load_sections()["table"]
+def read_section(found: ResultSet, name: str) -> Rows:
+    """The CSV file of a section, by cell; `scaling` has what plots of the cost show."""
+    section = load_sections()[name]
     text = to_csv(section.frame(section.make(found)))
     return {row["cell"]: row for row in csv.DictReader(io.StringIO(text))}
 
@@ -213,20 +194,13 @@ def test_no_statement_of_200_random_answers_contradicts_its_table(writer, first)
         assert len(lines) <= LINES, lines
         assert max(map(len, lines), default=0) <= COLUMNS, lines
         assert not any("..." in line for line in lines)
-        table, drawn = read_table(found), read_costs(found)
+        table, drawn = read_section(found, "table"), read_section(found, "scaling")
         for facts in answer.workloads:
             check_values(facts, table, drawn, answer)
         if len(answer.workloads) == 1:
             said = {one.term: one.text.split("\n") for one in notes}
             assert list(said) == [term for term in TERMS if term in said]
             check_words(answer.workloads[0], said, table)
-
-
-def read_costs(found: ResultSet) -> Rows:
-    """What the plot of the cost shows, by cell."""
-    section = load_sections()["scaling"]
-    text = to_csv(section.frame(section.make(found)))
-    return {row["cell"]: row for row in csv.DictReader(io.StringIO(text))}
 
 
 def check_values(facts: Workload, table: Rows, drawn: Rows, answer: Answer) -> None:
@@ -243,12 +217,9 @@ def check_values(facts: Workload, table: Rows, drawn: Rows, answer: Answer) -> N
         check_scaling(series, ok, answer.efficiency)
     if lost := facts.lost:
         assert lost.step == pytest.approx(float(ok[lost.cell]["step_ms"]), rel=1e-3)
-        assert math.isclose(
-            sum(part.value for part in lost.parts.values()),
-            lost.lost.value,
-            rel_tol=0.02,
-            abs_tol=0.002 * lost.step,
-        )
+        parts = sum(part.value for part in lost.parts.values())
+        near = {"rel": 0.02, "abs": 0.002 * lost.step}
+        assert parts == pytest.approx(lost.lost.value, **near)
     for row in (row for one in facts.next for row in one.cells):
         assert row["launches"] - row["more"] == int(ok[row["cell"]]["launches_ok"])
         assert row["more"] > 0

@@ -17,7 +17,6 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,18 @@ class Attack:
     sealed: bool = True
 
 
+def rows(*cases: Sequence[Any], **shared: Any) -> list[Attack]:
+    """Rows of a name, a change, words, and perhaps a status and a command."""
+    keys = ("name", "change", "said", "status", "command")
+    return [Attack(**{**shared, **dict(zip(keys, case))}) for case in cases]  # noqa: B905
+
+
 # --- changes --------------------------------------------------------------------------
+
+
+def change(how: Callable[..., object]) -> Callable[..., Change]:
+    """Changes that do `how` with the root and further arguments."""
+    return lambda *args, **kwargs: lambda root: how(root, *args, **kwargs)
 
 
 def _walk(value: Any, path: str) -> tuple[Any, Any]:
@@ -86,104 +96,90 @@ def _walk(value: Any, path: str) -> tuple[Any, Any]:
     return value, last
 
 
-def put(file: str, path: str, value: Any) -> Change:
-    def change(root: Path) -> None:
-        with edited(root / file) as whole:
-            place, last = _walk(whole, path)
-            place[last] = value
-
-    return change
-
-
-def lacks(file: str, path: str) -> Change:
-    def change(root: Path) -> None:
-        with edited(root / file) as whole:
-            place, last = _walk(whole, path)
-            del place[last]
-
-    return change
+def _make_room(path: Path) -> Path:
+    """The path, at which nothing is any more, in a folder that is there."""
+    is_folder = path.is_dir() and not path.is_symlink()
+    shutil.rmtree(path) if is_folder else path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
-def text(file: str, data: bytes | str) -> Change:
-    def change(root: Path) -> None:
-        path = root / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+@change
+def put(root: Path, file: str, path: str, value: Any) -> None:
+    with edited(root / file) as whole:
+        place, last = _walk(whole, path)
+        place[last] = value
 
-    return change
+
+@change
+def lacks(root: Path, file: str, path: str) -> None:
+    with edited(root / file) as whole:
+        place, last = _walk(whole, path)
+        del place[last]
+
+
+@change
+def text(root: Path, file: str, data: bytes | str) -> None:
+    data = data if isinstance(data, bytes) else data.encode()
+    _make_room(root / file).write_bytes(data)
+
+
+@change
+def on(root: Path, pattern: str, how: Callable[[bytes], bytes]) -> None:
+    """Change the bytes of a file."""
+    (path,) = root.glob(pattern)
+    path.write_bytes(how(path.read_bytes()))
 
 
 def raw(file: str, old: str, new: str) -> Change:
     """Replace text that JSON could not hold otherwise."""
 
-    def change(root: Path) -> None:
-        data = (root / file).read_bytes()
+    def replace(data: bytes) -> bytes:
         assert old.encode() in data, file
-        (root / file).write_bytes(data.replace(old.encode(), new.encode(), 1))
+        return data.replace(old.encode(), new.encode(), 1)
 
-    return change
+    return on(file, replace)
 
 
 def cut(file: str, share: float) -> Change:
-    def change(root: Path) -> None:
-        data = (root / file).read_bytes()
-        (root / file).write_bytes(data[: int(share * len(data))])
-
-    return change
+    return on(file, lambda data: data[: int(share * len(data))])
 
 
-def gone(pattern: str) -> Change:
-    def change(root: Path) -> None:
-        for path in list(root.glob(pattern)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    return change
+@change
+def gone(root: Path, pattern: str) -> None:
+    for path in list(root.glob(pattern)):
+        _make_room(path)
 
 
-def link(file: str, target: str = "../../private") -> Change:
+@change
+def link(root: Path, file: str, target: str = "private") -> None:
     """A link in place of a file or folder; `private` lies beside all bundles."""
-
-    def change(root: Path) -> None:
-        gone(file)(root)
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).symlink_to(
-            root.parent / "private" if "private" in target else target
-        )
-
-    return change
+    private = root.parent / target
+    _make_room(root / file).symlink_to(private if target == "private" else target)
 
 
-def pipe(file: str) -> Change:
-    def change(root: Path) -> None:
-        gone(file)(root)
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(root / file)
-
-    return change
+@change
+def pipe(root: Path, file: str) -> None:
+    os.mkfifo(_make_room(root / file))
 
 
-def folder(file: str) -> Change:
-    def change(root: Path) -> None:
-        (root / file).unlink()
-        (root / file).mkdir()
-
-    return change
+@change
+def folder(root: Path, file: str) -> None:
+    _make_room(root / file).mkdir()
 
 
-def steps(**members: Any) -> Change:
-    return lambda root: change_steps(_launch_of(root), **members)
+@change
+def steps(root: Path, **members: Any) -> None:
+    change_steps(_launch_of(root), **members)
 
 
 def _launch_of(root: Path) -> Path:
     return root if (root / "steps.npz").exists() else root / LAUNCH
 
 
-def all_of(*changes: Change) -> Change:
-    def change(root: Path) -> object:
-        return [one(root) for one in changes][-1]
-
-    return change
+@change
+def all_of(root: Path, *changes: Change) -> object:
+    return [one(root) for one in changes][-1]
 
 
 def maker(**values: Any) -> Change:
@@ -206,18 +202,15 @@ def _npy(array: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def member(data: bytes, kind: int = zipfile.ZIP_STORED) -> Change:
+@change
+def member(root: Path, data: bytes, kind: int = zipfile.ZIP_STORED) -> None:
     """Replace the seconds of rank 0."""
-
-    def change(root: Path) -> None:
-        path = _launch_of(root) / "steps.npz"
-        with np.load(path) as members:
-            arrays = {name: _npy(members[name]) for name in members}
-        with zipfile.ZipFile(path, "w", kind) as file:
-            for name, array in arrays.items():
-                file.writestr(f"{name}.npy", data if name == "rank0/seconds" else array)
-
-    return change
+    path = _launch_of(root) / "steps.npz"
+    with np.load(path) as arrays:
+        files = {name: _npy(arrays[name]) for name in arrays} | {"rank0/seconds": data}
+    with zipfile.ZipFile(path, "w", kind) as file:
+        for name, array in files.items():
+            file.writestr(f"{name}.npy", array)
 
 
 PICKLED = _npy(np.array([Bomb()], dtype=object), allow_pickle=True)
@@ -235,11 +228,10 @@ def _header(shape: tuple[int, ...]) -> bytes:
 
 
 def _member(
-    name: str, data: bytes = b"{}", **changes: Any
+    name: str, data: bytes = b"{}", **own: Any
 ) -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
-    info.size = len(data)
-    for key, value in changes.items():
+    for key, value in {"size": len(data), **own}.items():
         setattr(info, key, value)
     return info, data
 
@@ -252,21 +244,18 @@ def _tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return plain.getvalue()
 
 
-def packed(plain: bytes, end: bytes = b"") -> Change:
+@change
+def packed(root: Path, plain: bytes, end: bytes = b"", **how: bool) -> Path:
     """An archive with these bytes in place of a bundle."""
-
-    def change(root: Path) -> Path:
-        path = root.parent / "evil.tar.zst"
-        path.write_bytes(zstandard.compress(plain) + end)
-        return path
-
-    return change
+    path = root.parent / "evil.tar.zst"
+    path.write_bytes(zstandard.ZstdCompressor(**how).compress(plain) + end)
+    return path
 
 
-def members(*names: str, **changes: Any) -> Change:
+def members(*names: str, **own: Any) -> Change:
     """An archive of a good file, and of these."""
     good = _member("a/first.json")
-    return packed(_tar(good, *(_member(name, **changes) for name in names)))
+    return packed(_tar(good, *(_member(name, **own) for name in names)))
 
 
 def special(name: str, kind: bytes, target: str = "") -> Change:
@@ -285,22 +274,22 @@ def _endless() -> bytes:
     return huge.tobuf(tarfile.PAX_FORMAT) + bytes(10_240)
 
 
-def _without_size(root: Path) -> Path:
-    path = root.parent / "evil.tar.zst"
-    parameters = zstandard.ZstdCompressionParameters(write_content_size=False)
-    compressor = zstandard.ZstdCompressor(compression_params=parameters)
-    path.write_bytes(compressor.compress(_tar(_member("a.json", bytes(9999)))))
+def _no_archive(root: Path) -> Path:
+    path = root.parent / "x.pdf"
+    path.write_bytes(b"%PDF-1.7")
     return path
 
 
 _SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "s"}
 _SPARSE |= {"GNU.sparse.realsize": str(2**40)}
+_KINDS = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)
+_FRAME = b"\x50\x2a\x4d\x18\4\0\0\0more"
 _SIG = "signatures/0123456789abcdef.sig"
 _TWO, _THREE = (_tar(*map(_member, names)) for names in ("ab", "abc"))
 
-ARCHIVES = [
+ARCHIVES = rows(
     *(
-        Attack(f"a member named {name!r:.30}", members(name), "is no name of a file")
+        (f"a member named {name!r:.30}", members(name), "is no name of a file")
         for name in (
             *("/evil.json", "../evil", "records/../../evil", "records\\..\\evil"),
             *("./SHA256SUMS", "records//evil", "records/\x1b[2Jevil", "records/e\nvil"),
@@ -308,49 +297,33 @@ ARCHIVES = [
         )
     ),
     *(
-        Attack(
-            f"{name} is {kind!r}", special(name, kind, "/etc/passwd"), "is a link, a"
-        )
+        (f"{name} is {kind!r}", special(name, kind, "/etc/passwd"), "is a link, a")
         for name in ("records", _SIG, "signatures")
-        for kind in (
-            tarfile.SYMTYPE,
-            tarfile.LNKTYPE,
-            tarfile.DIRTYPE,
-            tarfile.FIFOTYPE,
-        )
+        for kind in _KINDS
     ),
-    Attack("a device", special("zero", tarfile.CHRTYPE), "is a link, a"),
-    Attack("a member twice", members("b", "b"), "twice"),
-    Attack("members out of order", members("c", "b"), "not in its place"),
-    Attack("a file that is a folder", members("b", "b/c"), "a file and a folder"),
-    Attack("a sparse file", members("s", pax_headers=_SPARSE), "evil.tar.zst"),
     *(
-        Attack(f"a header with {key}", members("b", **{key: value}), "other bytes here")
+        (f"a header with {key}", members("b", **{key: value}), "other bytes here")
         for key, value in {
             **{"mode": 0o777, "mtime": 1, "uid": 7, "uname": "jdoe", "linkname": "x"},
             "pax_headers": {"comment": "x"},
         }.items()
     ),
-    Attack("a byte behind a file", packed(_flip(_TWO, 612)), "other bytes here"),
-    Attack("a damaged header", packed(_flip(_THREE, 1174)), "more follows"),
-    Attack("bytes after the last file", packed(_TWO + b"hidden" * 100), "more follows"),
-    Attack("bytes after the archive", packed(_TWO, b"more"), "something follows"),
-    Attack(
-        "a frame after it",
-        packed(_TWO, b"\x50\x2a\x4d\x18\4\0\0\0more"),
-        "something follows",
-    ),
-    Attack("an endless header", packed(_endless()), "larger than any"),
-    Attack("a size that is not told", _without_size, "does not tell"),
-    Attack("a bomb", packed(bytes(300 * 2**20)), "RANKBENCH_BUNDLE_MIB"),
-    Attack("no files list", members("plan.json"), f"{SUMS}: is missing"),
-    Attack(
-        "no archive",
-        lambda root: [text("../x.pdf", b"%PDF-1.7")(root), root.parent / "x.pdf"][1],
-        "is not compressed by zstd",
-        2,
-    ),
-]
+    ("a device", special("zero", tarfile.CHRTYPE), "is a link, a"),
+    ("a member twice", members("b", "b"), "twice"),
+    ("members out of order", members("c", "b"), "not in its place"),
+    ("a file that is a folder", members("b", "b/c"), "a file and a folder"),
+    ("a sparse file", members("s", pax_headers=_SPARSE), "evil.tar.zst"),
+    ("a byte behind a file", packed(_flip(_TWO, 612)), "other bytes here"),
+    ("a damaged header", packed(_flip(_THREE, 1174)), "more follows"),
+    ("bytes after the last file", packed(_TWO + b"hidden" * 100), "more follows"),
+    ("bytes after the archive", packed(_TWO, b"more"), "something follows"),
+    ("a frame after it", packed(_TWO, _FRAME), "something follows"),
+    ("an endless header", packed(_endless()), "larger than any"),
+    ("no size", packed(_TWO, write_content_size=False), "does not tell"),
+    ("a bomb", packed(bytes(300 * 2**20)), "RANKBENCH_BUNDLE_MIB"),
+    ("no files list", members("plan.json"), f"{SUMS}: is missing"),
+    ("no archive", _no_archive, "is not compressed by zstd", 2),
+)
 
 # --- a bundle whose author lies -------------------------------------------------------
 
@@ -368,18 +341,23 @@ PATHS = ("../../x", "..", "/etc/x", ".x", "-rf", "a\nb", "x\n", "", "x" * 300)
 OWN, CACHED = "work/own/*/net.py", "__pycache__/net.pyc"
 OWN_RECORD = RECORD.replace("convnet", "net")
 _MODEL = "cell.own_files.model.digest"
-NO = "not verified: not all was derived again"
+NO, MISWRITTEN = "not verified: not all was derived again", "not written as"
 
 
-def rows(*cases: Sequence[Any], **shared: Any) -> list[Attack]:
-    """Rows of a name, a change, words, and perhaps a status and a command."""
-    keys = ("name", "change", "said", "status", "command")
-    return [Attack(**{**shared, **dict(zip(keys, case))}) for case in cases]  # noqa: B905
+def rewritten(how: Callable[[list[bytes]], list[bytes]]) -> Change:
+    """Change the lines of SHA256SUMS."""
+    return on(SUMS, lambda data: b"".join(how(data.splitlines(keepends=True))))
 
 
-def _rewrite(root: Path, how: Callable[[list[str]], list[str]]) -> None:
-    lines = (root / SUMS).read_text().splitlines()
-    (root / SUMS).write_text("".join(f"{line}\n" for line in how(lines)))
+@change
+def beside_own(root: Path, name: str) -> None:
+    (place,) = root.glob("work/own/*")
+    text(name, "x")(place)
+
+
+def double(root: Path) -> None:
+    with edited(root / PLAN) as value:
+        value["cells"] *= 2
 
 
 LIES = [
@@ -413,7 +391,7 @@ LIES = [
                 *(("topology", "1x" + "9" * 50), ("options", []), ("num_workers", -1)),
             )
         ),
-        ("a cell twice", lambda root: _double(root / PLAN), "stands in it twice"),
+        ("a cell twice", double, "stands in it twice"),
         ("another plan", text(PLAN, '{"schema": 99}'), "plan schema 99"),
         # Scripts and escapes.
         *(
@@ -467,10 +445,10 @@ LIES = [
     *rows(
         ("a path as digest", put(PLAN, f"cells.0.{_MODEL}", "../../etc"), "etc"),
         ("one in a record", put(OWN_RECORD, _MODEL, "../../etc"), "etc"),
-        ("another model", lambda root: _append(root, OWN), "holds other files"),
+        ("another model", on(OWN, lambda data: data + b"#"), "holds other files"),
         ("no model", gone("work/own/*"), "is missing: a cell was"),
-        ("a file beside it", lambda root: _beside(root, "x.py"), "holds other files"),
-        ("a compiled model", lambda root: _beside(root, CACHED), "no part of a bundle"),
+        ("a file beside it", beside_own("x.py"), "holds other files"),
+        ("a compiled model", beside_own(CACHED), "no part of a bundle"),
         base="own",
     ),
     *rows(
@@ -486,14 +464,9 @@ LIES = [
         ("a file too much", text("x.csv", ""), "x.csv: is not listed"),
         ("a changed byte", raw(RECORD, "ok", "oK"), "record.json: has another SHA-256"),
         ("a file less", gone("table.md"), "table.md: is missing: SHA256SUMS"),
-        *(
-            (f"a list {name}", partial(_rewrite, how=how), "not written as")
-            for name, how in (
-                ("of other order", lambda lines: lines[::-1]),
-                ("of a line twice", lambda lines: [*lines, lines[0]]),
-                ("of something else", lambda lines: [*lines, "# x"]),
-            )
-        ),
+        ("a list of other order", rewritten(lambda lines: lines[::-1]), MISWRITTEN),
+        ("a line twice", rewritten(lambda lines: [*lines, lines[0]]), MISWRITTEN),
+        ("something else", rewritten(lambda lines: [*lines, b"# x\n"]), MISWRITTEN),
         ("an empty list", text(SUMS, ""), "plan.json: is not listed"),
         ("a list that is no text", text(SUMS, b"\xff\0"), "plan.json: is not listed"),
         ("results that are no bundle", gone(SUMS), "publish it first", 2),
@@ -501,21 +474,6 @@ LIES = [
         sealed=False,
     ),
 ]
-
-
-def _double(plan: Path) -> None:
-    with edited(plan) as value:
-        value["cells"] *= 2
-
-
-def _append(root: Path, pattern: str) -> None:
-    (path,) = root.glob(pattern)
-    path.write_text(path.read_text() + "# faster\n")
-
-
-def _beside(root: Path, name: str) -> None:
-    (folder,) = root.glob("work/own/*")
-    text(name, "x")(folder)
 
 
 # --- replay: a bundle measures what its plan says, or nothing -------------------------
@@ -576,10 +534,14 @@ REPLAYS = [
         command=RUN,
         status=2,
     ),
-    Attack("their code", same, "code of its own: work/own/", 2, RUN, "own"),
-    Attack("their code is shown", same, "code: work/own/", 0, REPLAY, "own"),
-    Attack("their variable", same, "code of its own: LD_AUDIT=", 2, RUN, "env"),
-    Attack("their variable is shown", same, "code: LD_AUDIT=", 0, REPLAY, "env"),
+    *(
+        Attack(f"{name} ({how[-5:]})", same, f"{code}{said}", status, how, base)
+        for name, base, said in (
+            ("their code", "own", "work/own/"),
+            ("their variable", "env", "LD_AUDIT="),
+        )
+        for how, status, code in ((RUN, 2, "code of its own: "), (REPLAY, 0, "code: "))
+    ),
 ]
 
 # --- results of a stranger, which are read, or published again ------------------------
@@ -632,17 +594,13 @@ READERS = [
         command=PUBLISH,
         status=2,
     ),
-    *(
-        Attack(f"half of {file[-11:]}, {command}", cut(file, 0.5), "ddp", 3, command)
-        for file in (RECORD, TIMES)
-        for command in (COMPARE, "answer {b}")
-    ),
-    Attack(
-        "half a record, status of a cell",
-        cut(RECORD, 0.5),
-        RECORD,
-        2,
-        f"{STATUS} {DDP}",
+    *rows(
+        *(
+            (f"half of {file[-11:]}, {command}", cut(file, 0.5), "ddp", 3, command)
+            for file in (RECORD, TIMES)
+            for command in (COMPARE, "answer {b}")
+        ),
+        ("half a record, of a cell", cut(RECORD, 0.5), RECORD, 2, f"{STATUS} {DDP}"),
     ),
     *rows(
         ("no sense, table", put(RECORD, "status", "well"), "record.json"),
@@ -677,43 +635,33 @@ READERS = [
 # --- signatures -----------------------------------------------------------------------
 
 
+ANY_SIG = "signatures/*"
+
+
 def signature_of(root: Path) -> Path:
-    (path,) = (root / "signatures").iterdir()
+    (path,) = root.glob(ANY_SIG)
     return path
 
 
-def resigned(namespace: str, data: bytes | None = None) -> Change:
-    def change(root: Path) -> None:
-        key = root.parents[1] / "keys/jdoe"
-        words = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", namespace]
-        given = (root / SUMS).read_bytes() if data is None else data
-        done = subprocess.run(words, input=given, capture_output=True, check=True)
-        signature_of(root).write_bytes(done.stdout)
-
-    return change
-
-
-def on_signature(how: Callable[[bytes], bytes]) -> Change:
-    def change(root: Path) -> None:
-        path = signature_of(root)
-        path.write_bytes(how(path.read_bytes()))
-
-    return change
+@change
+def resigned(root: Path, namespace: str, data: bytes | None = None) -> None:
+    key = root.parents[1] / "keys/jdoe"
+    words = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", namespace]
+    given = (root / SUMS).read_bytes() if data is None else data
+    done = subprocess.run(words, input=given, capture_output=True, check=True)
+    signature_of(root).write_bytes(done.stdout)
 
 
 def _other_bits(data: bytes) -> bytes:
     """Bits that decoders of base64 ignore."""
     place = data.index(b"=\n-----END") - 1
-    letters = (
-        f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}+/".encode()
-    )
-    last = letters[letters.index(data[place : place + 1]) + 1]
-    return data[:place] + bytes([last]) + data[place + 1 :]
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    last = letters[letters.index(chr(data[place])) + 1]
+    return data[:place] + last.encode() + data[place + 1 :]
 
 
 def _huge(root: Path) -> None:
-    with signature_of(root).open("wb") as file:
-        file.truncate(2**40)
+    os.truncate(signature_of(root), 2**40)
 
 
 def _renamed(root: Path) -> None:
@@ -721,14 +669,14 @@ def _renamed(root: Path) -> None:
     path.rename(path.with_name(f"{'0' * 16}.sig"))
 
 
-def _copied(name: str) -> Change:
-    path = f"signatures/{name}"
-    return lambda root: text(path, signature_of(root).read_bytes())(root)
+@change
+def _copied(root: Path, name: str) -> None:
+    text(f"signatures/{name}", signature_of(root).read_bytes())(root)
 
 
 def _listed(root: Path) -> None:
-    line = f"{'0' * 64}  signatures/{signature_of(root).name}"
-    _rewrite(root, lambda lines: [*lines, line])
+    line = f"{'0' * 64}  signatures/{signature_of(root).name}\n".encode()
+    rewritten(lambda lines: [*lines, line])(root)
 
 
 def _many(root: Path) -> None:
@@ -745,17 +693,17 @@ SIGNATURES = [
     *rows(
         ("a signature for git", resigned("git"), "namespace does not match"),
         ("a signature of a text", resigned("rankbench", b"{}"), INVALID),
-        ("other bits of it", on_signature(_other_bits), NOT_OURS),
-        ("other lines of it", on_signature(_lines), NOT_OURS),
-        ("it is cut off", on_signature(lambda data: data[:-40]), NOT_OURS),
+        ("other bits of it", on(ANY_SIG, _other_bits), NOT_OURS),
+        ("other lines of it", on(ANY_SIG, _lines), NOT_OURS),
+        ("it is cut off", on(ANY_SIG, lambda data: data[:-40]), NOT_OURS),
         ("it is huge", _huge, NOT_OURS),
-        ("it is empty", on_signature(lambda _: b""), NOT_OURS),
+        ("it is empty", on(ANY_SIG, lambda _: b""), NOT_OURS),
         ("another name", _renamed, "another name than its key"),
         ("a copy", _copied("jdoe.sig"), "signatures/jdoe.sig: is not listed"),
         ("a copy in a folder", _copied(f"sub/{'a' * 16}.sig"), "is not listed in"),
         ("it is listed", _listed, "is a signature, but"),
         ("a hundred more", _many, "no more than 100"),
-        ("it is gone", gone("signatures/*"), "there is none by jdoe"),
+        ("it is gone", gone(ANY_SIG), "there is none by jdoe"),
         command=SIGNED,
         base="signed",
         sealed=False,
@@ -805,49 +753,25 @@ DAMAGES: dict[str, dict[str, Change]] = {
         **{
             f"no {path}": lacks(_R, path)
             for path in (
-                *[
-                    "status",
-                    "reason",
-                    "ranks",
-                    "samples",
-                    "phases",
-                    "hosts",
-                    "software",
-                ],
-                *["cell_hash", "wanted", "ranks.0.window_s", "ranks.1.memory"],
+                *("status", "reason", "ranks", "samples", "phases", "hosts"),
+                "software",
+                *("cell_hash", "wanted", "ranks.0.window_s", "ranks.1.memory"),
             )
         },
         **{
             f"{path} {value!r:.24}": put(_R, path, value)
             for path, value in (
-                ("schema", 0),
-                ("schema", "1"),
-                ("schema", TERMINAL),
-                ("status", "fine"),
-                ("status", 1),
-                ("reason", 3),
-                ("ranks", []),
-                ("ranks", [3]),
-                ("ranks.1.rank", 7),
-                ("ranks.0.window_s", -1.0),
-                ("ranks.0.window_s", 0),
-                ("ranks.0.window_s", "fast"),
-                ("samples", True),
-                ("hosts", [1]),
-                ("software", {}),
-                ("phases", []),
-                ("phases", [PHASES[0]] * len(PHASES)),
-                ("steps", 0),
-                ("steps", 10**9),
-                ("accuracy.overall", 7),
-                ("loss.last", 1e300),
+                *(("schema", 0), ("schema", "1"), ("schema", TERMINAL)),
                 ("marks", "none"),
-                ("round", {"seed": 1}),
-                ("surroundings", [_HOST]),
-                ("devices", [{"before": {"others": 1}}]),
-                ("launch", 2),
-                ("attempt", 2),
-                ("cell_id", "ddp.gloo.2x2.convnet.digits"),
+                *(("status", "fine"), ("status", 1), ("reason", 3), ("ranks", [])),
+                *(("ranks", [3]), ("ranks.1.rank", 7), ("ranks.0.window_s", -1.0)),
+                *(("ranks.0.window_s", 0), ("ranks.0.window_s", "fast")),
+                *(("samples", True), ("hosts", [1]), ("software", {}), ("phases", [])),
+                ("phases", [PHASES[0]] * len(PHASES)),
+                *(("steps", 0), ("steps", 10**9), ("accuracy.overall", 7)),
+                *(("loss.last", 1e300), ("round", {"seed": 1}), ("launch", 2)),
+                *(("surroundings", [_HOST]), ("devices", [{"before": {"others": 1}}])),
+                *(("attempt", 2), ("cell_id", "ddp.gloo.2x2.convnet.digits")),
             )
         },
     },
@@ -857,9 +781,7 @@ DAMAGES: dict[str, dict[str, Change]] = {
         "half of it": cut(_T, 0.5),
         "no archive": text(_T, b"no archive at all"),
         "a folder": folder(_T),
-        "a flipped bit": lambda at: (at / _T).write_bytes(
-            _flip((at / _T).read_bytes(), 300)
-        ),
+        "a flipped bit": on(_T, lambda data: _flip(data, 300)),
         "fewer steps": steps(rank0_seconds=np.ones((STEPS - 1, len(PHASES)))),
         "fewer phases": steps(rank0_seconds=np.ones((STEPS, 2))),
         "a longer warm-up": steps(rank1_warmup=np.ones((WARMUP + 1, len(PHASES)))),

@@ -15,7 +15,7 @@ import numpy as np
 
 import factories
 from pages import Words
-from rankbench.cell import Cell, Shape, Topology
+from rankbench.cell import Cell, Topology
 from rankbench.own_files import hash_files
 from rankbench.record import PROFILE, Layout
 from rankbench.results.numbers.result_set import read
@@ -23,44 +23,35 @@ from rankbench.results.render.files import Document, write_results
 
 CODE = "c0de" * 16
 PHASES = ["load", "transfer", "forward", "backward", "communication", "update"]
-_SHARES = {
-    "load": 0.06,
-    "transfer": 0.02,
-    "forward": 0.27,
-    "backward": 0.45,
-    "communication": 0.12,
-    "update": 0.08,
-}
+_SHARES = dict(zip(PHASES, (0.06, 0.02, 0.27, 0.45, 0.12, 0.08), strict=True))
 STEPS, WARMUP, BATCH = 8, 2, 64
 
 
 def make_cell(strategy: str = "ddp", topology: str = "1x1", **changes: Any) -> Cell:
     """A cell of a few timed steps."""
-    values = {
-        "backend": "gloo" if strategy == "ddp" else "none",
-        "batch_size": BATCH,
-        "launcher": "spawn",
-        "epochs": None,
-        "steps": STEPS,
-        "warmup": WARMUP,
-    }
-    return factories.make_cell(
-        strategy=strategy, topology=topology, **{**values, **changes}
-    )
+    backend = "gloo" if strategy == "ddp" else "none"
+    values: dict[str, Any] = {"strategy": strategy, "topology": topology}
+    values |= {"backend": backend, "batch_size": BATCH, "launcher": "spawn"}
+    values |= {"epochs": None, "steps": STEPS, "warmup": WARMUP, **changes}
+    return factories.make_cell(**values)
 
 
 def plan_cell(
-    cell: Cell,
+    cell: Cell | str = "ddp",
+    topology: str = "1x1",
     *,
     suffix: str = "",
     infeasible: str | None = None,
     marks: Sequence[str] = (),
     phases: Sequence[str] = PHASES,
+    **changes: Any,
 ) -> dict[str, Any]:
     """An entry of the plan, and the phases of its launches.
 
     `suffix` is what the id says of other fields.
     """
+    if isinstance(cell, str):
+        cell = make_cell(cell, topology, **changes)
     parts = [cell.strategy, cell.backend, cell.topology, cell.model, cell.data]
     return {
         "id": ".".join(parts) + suffix,
@@ -112,7 +103,7 @@ def plan_one(
     root: Path, strategy: str = "ddp", topology: str = "1x1", **changes: Any
 ) -> tuple[Layout, dict[str, Any]]:
     """Write a plan with one cell: the results, and the entry of the cell."""
-    planned = plan_cell(make_cell(strategy, topology, **changes))
+    planned = plan_cell(strategy, topology, **changes)
     return write_plan(root, [planned]), planned
 
 
@@ -173,17 +164,8 @@ def write_launch(
 def _shape(topology: str) -> dict[str, int]:
     """A replica on each device."""
     parsed = Topology.parse(topology)
-    return Shape(
-        nodes=parsed.nodes,
-        ranks=parsed.devices,
-        ranks_per_node=parsed.devices_per_node,
-        devices_per_rank=1,
-        cores_per_rank=1,
-        replicas=parsed.devices,
-        replica_ranks=1,
-        global_batch=BATCH * parsed.devices,
-        rank_batch=BATCH,
-    ).to_dict()
+    of_node = {"nodes": parsed.nodes, "ranks_per_node": parsed.devices_per_node}
+    return factories.make_shape(parsed.devices, **of_node).to_dict()
 
 
 def write_launches(
@@ -278,9 +260,9 @@ def write_own_model(root: Path) -> Layout:
     net.write_text(f"open({str(root / 'executed')!r}, 'w')\ndef build(): ...\n")
     digest = hash_files({"net.py": net})
     own = {"model": {"file": "net.py", "digest": digest}}
-    planned = plan_cell(make_cell("ddp", "1x2", model="net", own_files=own))
+    planned = plan_cell("ddp", "1x2", model="net", own_files=own)
     layout = write_plan(root / "results", [planned], launches=1)
-    write_launches(layout, planned, count=1, wanted=1)
+    write_launch(layout, planned, wanted=1)
     layout.own(digest).mkdir(parents=True)
     net.rename(layout.own(digest) / "net.py")
     return layout
@@ -339,28 +321,17 @@ def _measured(
         "accuracy": {"overall": 0.97, "per_class": [0.97] * 10, "samples": 360},
         "ranks": [
             {
-                "rank": rank,
-                "host": "node1",
-                "window_s": window * 0.99**rank,
+                **{"rank": rank, "host": "node1", "window_s": window * 0.99**rank},
                 "samples": samples // ranks,
                 "epochs_s": [window / 2 * 0.99**rank] * 2,
-                "memory": {
-                    "rss_peak_mib": 350.0 + rank,
-                    "cuda_allocated_mib": None,
-                    "cuda_reserved_mib": None,
-                    "cuda_process_mib": None,
-                },
+                "memory": {"rss_peak_mib": 350.0 + rank, "cuda_allocated_mib": None},
             }
             for rank in range(ranks)
         ],
         "hosts": [
             {
-                "host": "node1",
-                "cpu": "Example CPU",
-                "cores": 2,
-                "memory_gib": 23.4,
-                "kernel": "6.1",
-                "gpus": [],
+                **{"host": "node1", "cpu": "Example CPU", "cores": 2, "gpus": []},
+                **{"memory_gib": 23.4, "kernel": "6.1"},
             }
         ],
         "software": {"python": "3.11.7", "torch": "2.13.0", "cuda": None, "nccl": None},
@@ -374,25 +345,16 @@ def _measured(
 def write_example(root: Path) -> Layout:
     """An experiment with a row of every status that a table shows differently."""
     alone = [phase for phase in PHASES if phase != "communication"]
-    single = plan_cell(make_cell("single"), phases=alone)
-    ddp = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2", "2x2")]
-    shared = plan_cell(
-        make_cell("ddp", "1x4", oversubscribe=True), marks=["oversubscribed"]
-    )
-    mp = plan_cell(
-        make_cell("mp", "1x2"), phases=["load", "forward", "backward", "update"]
-    )
-    nccl = plan_cell(
-        make_cell("ddp", "1x2", backend="nccl"),
-        infeasible="nccl carries CUDA tensors only; the cell runs on cpu",
-    )
-    crashed = plan_cell(make_cell("ddp_dp", "1x2"))
-    pending = plan_cell(make_cell("fsdp", "1x2"))
-    old = plan_cell(make_cell("zero", "1x2"))
+    single = plan_cell("single", phases=alone)
+    ddp = [plan_cell("ddp", topology) for topology in ("1x1", "1x2", "2x2")]
+    shared = plan_cell("ddp", "1x4", oversubscribe=True, marks=["oversubscribed"])
+    mp = plan_cell("mp", "1x2", phases=["load", "forward", "backward", "update"])
+    no_cuda = "nccl carries CUDA tensors only; the cell runs on cpu"
+    nccl = plan_cell("ddp", "1x2", backend="nccl", infeasible=no_cuda)
+    crashed, pending, old = (plan_cell(s, "1x2") for s in ("ddp_dp", "fsdp", "zero"))
     cells = [single, *ddp, shared, mp, nccl, crashed, pending, old]
     layout = write_plan(root, cells)
-    write_launches(layout, single, rate=800)
-    for planned, rate in zip(ddp, (790, 1500, 2700), strict=True):
+    for planned, rate in zip((single, *ddp), (800, 790, 1500, 2700), strict=True):
         write_launches(layout, planned, rate=rate)
     write_launches(layout, shared, rate=1400, round=None)
     write_launches(layout, mp, rate=700, count=3, wanted=3)
@@ -406,21 +368,19 @@ def write_many(root: Path, cells: int) -> Layout:
     """Cells with six launches each; of every ten one cannot run and one has crashed."""
     strategies = ("ddp", "fsdp", "zero1", "mp")
     topologies = ("1x1", "1x2", "1x4", "2x4", "4x4")
+    failed = {"status": "crashed", "reason": "rank 1 ended by SIGSEGV"}
     planned = []
     for i in range(cells):
         group, at = divmod(i, len(strategies) * len(topologies))
-        strategy, topology = strategies[at // 5], topologies[at % 5]
-        cell = make_cell(strategy, topology, learning_rate=round(1e-4 * (group + 1), 4))
-        infeasible = "needs 2 CUDA devices; this machine has 0" if i % 10 == 9 else None
-        suffix = f".learning_rate={cell.learning_rate:g}"
-        planned.append(plan_cell(cell, suffix=suffix, infeasible=infeasible))
+        place, rate = (strategies[at // 5], topologies[at % 5]), 1e-4 * (group + 1)
+        suffix = f".learning_rate={rate:g}"
+        no = "needs 2 CUDA devices; this machine has 0" if i % 10 == 9 else None
+        changes = {"learning_rate": round(rate, 4), "infeasible": no}
+        planned.append(plan_cell(*place, suffix=suffix, **changes))
     layout = write_plan(root, planned)
     for i, one in enumerate(planned):
         if i % 10 == 4:
-            write_launch(
-                layout, one, status="crashed", reason="rank 1 ended by SIGSEGV"
-            )
+            write_launch(layout, one, **failed)
         elif not one["infeasible"]:
-            devices = Topology.parse(one["cell"]["topology"]).devices
-            write_launches(layout, one, rate=800.0 * devices**0.9)
+            write_launches(layout, one, rate=800.0 * one["shape"]["ranks"] ** 0.9)
     return layout

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from unit.synthetic import (
     edited,
     make_cell,
     plan_cell,
+    plan_one,
     write_example,
     write_launch,
     write_plan,
@@ -48,66 +50,41 @@ def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, R
     return best, {rival.cell: rival for rival in rivals}
 
 
-ROUNDS = np.linspace(90, 110, 8)
-
-
 def test_rivals_are_slower_equal_or_cannot_be_told_apart():
-    near = 0.998 * ROUNDS * (1 + 0.004 * np.array([1, -1] * 4))
-    far = 0.995 * ROUNDS * (1 + 0.05 * np.array([1, -1] * 4))
-    best, rivals = choose_of(0.03, a=ROUNDS, near=near, far=far, b=0.8 * ROUNDS)
+    rounds = np.linspace(90, 110, 8)
+    near = 0.998 * rounds * (1 + 0.004 * np.array([1, -1] * 4))
+    far = 0.995 * rounds * (1 + 0.05 * np.array([1, -1] * 4))
+    best, rivals = choose_of(0.03, a=rounds, near=near, far=far, b=0.8 * rounds)
     assert best == "a"
     verdicts = {name: rival.verdict for name, rival in rivals.items()}
     assert verdicts == {"near": EQUAL, "far": UNTOLD, "b": LESS}
     assert rivals["b"].ratio.value == pytest.approx(0.8)
     assert rivals["b"].launches is None
     assert 8 < rivals["far"].launches <= 200
-
-
-def test_a_factor_of_each_row_counts():
-    fit = Fit({"1": list(enumerate(ROUNDS)), "2": list(enumerate(1.5 * ROUNDS))})
+    # A factor of each row counts.
+    fit = Fit({"1": list(enumerate(rounds)), "2": list(enumerate(1.5 * rounds))})
     best, (rival,) = choose(fit, {"1": 1.0, "2": 0.5}, 0.03)
-    assert best == "1"
-    assert rival.ratio.value == pytest.approx(0.75)
-
-
-def test_too_few_launches_say_nothing():
+    assert (best, rival.ratio.value) == ("1", pytest.approx(0.75))
     _, rivals = choose_of(0.03, a=[100, 101, 99], b=[50, 51, 49])
     assert (rivals["b"].verdict, rivals["b"].launches) == (FEW, MIN_LAUNCHES)
 
 
-def test_six_rounds_suffice_for_many_rivals_that_are_far_behind():
-    rounds = np.array([97, 99, 100, 101, 102, 104.0])
-    others = {f"b{i}": 0.5 * rounds + i / 10 for i in range(10)}
-    _, rivals = choose_of(0.03, a=rounds, **others)
-    assert {rival.verdict for rival in rivals.values()} == {LESS}
-
-
-@pytest.mark.parametrize("launches", [6, 8, 20])
+@pytest.mark.parametrize("launches", [6, 20])
 def test_a_row_that_is_as_good_is_seldom_called_less(launches):
     """All rows are the same; machines drift, and some launches are much slower."""
     random = np.random.default_rng(launches)
     wrong, experiments = 0, 300
     for _ in range(experiments):
-        drift = np.linspace(1, 1.1, launches)
-        scatter = random.lognormal(0, 0.03, (5, launches))
-        slow = 1 - 0.2 * (random.random((5, launches)) < 0.1)
-        rates = 100 * drift * scatter * slow
+        rates = (
+            100
+            * np.linspace(1, 1.1, launches)
+            * random.lognormal(0, 0.03, (5, launches))
+        )
+        rates *= 1 - 0.2 * (random.random((5, launches)) < 0.1)
         _, rivals = choose_of(0.03, **{str(i): row for i, row in enumerate(rates)})
         wrong += any(rival.verdict == LESS for rival in rivals.values())
     # Five percent, and three standard errors of 300 experiments.
     assert wrong / experiments <= 0.05 + 3 * (0.05 * 0.95 / experiments) ** 0.5
-
-
-def test_planned_launches_settle_it_mostly():
-    random = np.random.default_rng(1)
-    settled = 0
-    for _ in range(100):
-        a, b = (random.lognormal(np.log(rate), 0.03, 200) for rate in (100, 96))
-        fit = Fit({"a": list(enumerate(a[:12])), "b": list(enumerate(b[:12]))})
-        count = fit.ratio("a", "b").launches_for(0.04, 0.95)
-        best, rivals = choose_of(0.001, a=a[:count], b=b[:count])
-        settled += best == "a" and rivals["b"].verdict == LESS
-    assert settled >= 60
 
 
 # --- the ten lines --------------------------------------------------------------------
@@ -148,15 +125,14 @@ def write(
     layout = write_plan(root, planned, name="bench", launches=launches)
     with edited(layout.plan) as plan:
         plan["experiment"] |= {"file": "bench.yaml", "site": "my profile"}
-    layout.experiment.parent.mkdir(parents=True, exist_ok=True)
     layout.experiment.write_text("name: bench\nblocks:\n")
+    usual = {"wanted": launches, "seconds": {"launch": 6.0}}
+    usual |= {"surroundings": [make_surroundings()]}
     for one, row in zip(planned, rows, strict=True):
         for number in range(1, (done or launches) + 1):
             turn = {"round": {"seed": 1, "number": number, "position": 1}}
-            seconds = {"seconds": {"launch": 6.0}}
             rate = row.rate * random.lognormal(0, scatter)
-            quiet = {"surroundings": [make_surroundings()]}
-            changes = {"wanted": launches, **turn, **seconds, **quiet, **row.changes}
+            changes = {**usual, **turn, **row.changes}
             write_launch(layout, one, number, rate=rate, **changes)
     return layout
 
@@ -187,23 +163,22 @@ SINGLE, SINGLE2, DDP = (
     Row(cell("single", "1x2"), 1200),
     Row(cell("ddp", "1x2"), 1500),
 )
-# One process, whatever the number of its devices.
-ALONE = {"shape": plan_cell(make_cell("single"))["shape"]}
+ALONE = {"shape": plan_cell("single")["shape"]}
 BUSY = {"surroundings": [make_surroundings(foreign=0.41)]}
+
+OTHER = {"host": "n2", "cpu": "Other", "cores": 2, "gpus": [], "memory_gib": 8.0}
+OTHER |= {"kernel": "6"}
 
 # Case -> its rows; cases/answers.yaml has what its terms say.
 CASES: dict[str, list[Row]] = {
     "the quickstart": [SINGLE, SINGLE2, DDP, Row(cell("fsdp", "1x2"), 900)],
     "all settings compete": [
-        SINGLE,
-        DDP,
-        Row(cell("ddp", "1x2", **BF16), 2500),
+        *(SINGLE, DDP, Row(cell("ddp", "1x2", **BF16), 2500)),
         Row(cell("ddp", "1x2", **FAST), 2900),
         Row(cell("single", **BF16, batch_size=128), 1100),
     ],
     "the best of the base's arithmetic and batch": [
-        SINGLE,
-        SINGLE2._replace(changes=ALONE),
+        *(SINGLE, SINGLE2._replace(changes=ALONE)),
         Row(cell("ddp", "1x2", **BF16), 2500),
     ],
     "no rival with all cores": [SINGLE, DDP],
@@ -212,9 +187,7 @@ CASES: dict[str, list[Row]] = {
         Row(cell("fsdp", "1x2", **GPU), 1500),
     ],
     "three sizes": [
-        SINGLE,
-        DDP,
-        *(Row(cell("ddp", t), r) for t, r in (("1x4", 2400), ("2x4", 2500))),
+        *(SINGLE, DDP, Row(cell("ddp", "1x4"), 2400), Row(cell("ddp", "2x4"), 2500))
     ],
     "a script": [
         Row(cell("train", backend="gloo", **SCRIPT), 800),
@@ -225,26 +198,9 @@ CASES: dict[str, list[Row]] = {
     "disturbed": [SINGLE, DDP._replace(changes=BUSY)],
     "one row": [SINGLE],
     "a part of a device": [SINGLE, DDP._replace(changes={"marks": ["functional"]})],
-    "another machine": [
-        SINGLE._replace(
-            changes={
-                "hosts": [
-                    {
-                        "host": "n2",
-                        "cpu": "Other",
-                        "cores": 2,
-                        "gpus": [],
-                        "memory_gib": 8.0,
-                        "kernel": "6",
-                    }
-                ]
-            }
-        ),
-        DDP,
-    ],
+    "another machine": [SINGLE._replace(changes={"hosts": [OTHER]}), DDP],
     "tokens": [
-        Row(row.cell.__class__(**{**row.cell.to_dict(), "context": 8}), row.rate)
-        for row in (SINGLE, DDP)
+        row._replace(cell=replace(row.cell, context=8)) for row in (SINGLE, DDP)
     ],
 }
 SAID = load_yaml(Path(__file__).parent / "cases/answers.yaml")
@@ -277,9 +233,8 @@ def test_names_are_words():
 
 
 def test_settings_that_make_no_difference_are_said(tmp_path):
-    pairs = [({"bucket_mb": size}, 1500) for size in (1, 25)]
-    rows = [SINGLE, SINGLE2, *(Row(cell("ddp", "1x2", options=o), r) for o, r in pairs)]
-    layout = write(tmp_path, rows)
+    rows = [Row(cell("ddp", "1x2", options={"bucket_mb": n}), 1500) for n in (1, 25)]
+    layout = write(tmp_path, [SINGLE, SINGLE2, *rows])
     for path in layout.records.glob("ddp*/1/*/record.json"):
         with edited(path) as record:
             buckets = [{"bytes": 400, "ready_s": 0.1}]
@@ -289,18 +244,12 @@ def test_settings_that_make_no_difference_are_said(tmp_path):
 
 
 def test_the_next_launches_and_their_command(tmp_path, cli):
-    rates = (780, 800, 810)
-    rows = (SINGLE, SINGLE2, DDP)
-    rows = [row._replace(rate=rate) for row, rate in zip(rows, rates, strict=True)]
-    layout = write(tmp_path, rows, scatter=0.02)
+    rows = [SINGLE._replace(rate=780), SINGLE2._replace(rate=800)]
+    layout = write(tmp_path, [*rows, DDP._replace(rate=810)], scatter=0.02)
     (facts,), said = say(layout)
     (plan, *_) = facts.next
     assert plan.settles == "fastest"
-    assert re.fullmatch(
-        r"\d+ more launch(es)? of .*, about \d+ s: rankbench run bench.yaml --site "
-        "'my profile' --next fastest",
-        said["NEXT"],
-    )
+    assert re.fullmatch(r"\d+ more .*, about \d+ s: .* --next fastest", said["NEXT"])
     # By one device or two, launches of 6 s.
     seconds = sum(6 * one["more"] for one in plan.cells)
     assert plan.seconds == pytest.approx(seconds)
@@ -315,19 +264,15 @@ def test_the_next_launches_and_their_command(tmp_path, cli):
 def test_an_interrupted_run_is_shown_as_partial(tmp_path):
     layout = write(tmp_path, [SINGLE, DDP], done=3)
     _, said = say(layout)
-    assert said["BEST"].startswith(
-        "cannot be told: the run is not complete (6 of 16 launches done); "
-        "measured samples/s, not judged: ddp over gloo on 2 cores 15"
-    )
+    assert "is not complete (6 of 16 launches done); measured" in said["BEST"]
+    assert "not judged: ddp over gloo on 2 cores 15" in said["BEST"]
     assert said["NEXT"] == (
         "rankbench run bench.yaml --site 'my profile' # continues, about 60 s"
     )
     (ddp,) = layout.records.glob("ddp*")
     shutil.rmtree(ddp)
     _, said = say(layout)
-    assert said["BEST"].startswith(
-        "cannot be told: the run is not complete (3 of 16 launches done)"
-    )
+    assert "(3 of 16 launches done)" in said["BEST"]
     assert said["NEXT"].endswith(" # continues, about 78 s")
 
 
@@ -336,9 +281,8 @@ def test_numbers_of_before_a_change_are_shown_as_old(tmp_path):
     with edited(layout.plan) as plan:
         plan["cells"][1]["hash"] = "another"
     _, said = say(layout)
-    assert re.fullmatch(
-        r"cannot be told: 1 row is old: .* has changed since; measured samples/s, not "
-        r"judged: ddp over gloo on 2 cores 1\d+ \(old\), 1 core \S+",
+    assert re.search(
+        r"1 row is old: .* ddp over gloo on 2 cores 1\d+ \(old\), 1 core \S+$",
         said["BEST"],
     )
     assert said["NEXT"].endswith(" # measures them, about 48 s")
@@ -347,28 +291,17 @@ def test_numbers_of_before_a_change_are_shown_as_old(tmp_path):
 
 
 def test_noise_names_no_winner(tmp_path):
-    layout = write(tmp_path, [SINGLE, SINGLE2, DDP])
-    random = np.random.default_rng(1)
-    for path in layout.records.glob("*/1/*/record.json"):
-        with edited(path) as record:
-            for rank in record["ranks"]:
-                rank["window_s"] *= random.lognormal(0, 0.5)
-    _, said = say(layout)
-    assert said["BEST"].startswith(
-        "cannot be told: launches scatter too much: the speed"
-    )
+    _, said = say(write(tmp_path, [SINGLE, SINGLE2, DDP], scatter=0.5))
+    assert said["BEST"].startswith("cannot be told: launches scatter too much")
     assert "TRUST" not in said
 
 
 @pytest.mark.parametrize("damaged", [True, False])
 def test_without_numbers_the_cause_is_said_in_full(tmp_path, damaged):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned], launches=1)
-    reason = (
-        "it ended with status 2; it printed: usage: train.py [-h] " + 20 * "--long "
-    )
-    kinds = ("ok", None) if damaged else ("crashed", f"{reason}: no file named x")
-    place = write_launch(layout, planned, status=kinds[0], reason=kinds[1], wanted=1)
+    layout, planned = plan_one(tmp_path, "single")
+    reason = f"it printed: usage: train.py [-h] {20 * '--long '}: no file named x"
+    failed = {} if damaged else {"status": "crashed", "reason": reason}
+    place = write_launch(layout, planned, wanted=1, **failed)
     if damaged:
         (place / "record.json").write_text("{")
     (facts, said) = say(layout)
@@ -378,15 +311,13 @@ def test_without_numbers_the_cause_is_said_in_full(tmp_path, damaged):
 
 
 def test_workloads_are_told_apart(tmp_path):
-    kinds = [{"optimizer": name} for name in ("sgd", "adamw", "adam", "lion", "muon")]
     rows = [
-        Row(cell(*key, **kind), 800)
-        for kind in kinds
+        Row(cell(*key, optimizer=name), 800)
+        for name in ("sgd", "adamw", "adam", "lion", "muon")
         for key in (("single",), ("ddp", "1x2"))
     ]
     layout = write(tmp_path, rows, launches=2)
     notes = in_brief(find_answer(read(layout)))
-    assert [note.term for note in notes] == [*(["WHAT", "BEST"] * 4), "MORE"]
     assert len({note.text for note in notes if note.term == "WHAT"}) == 4
     assert notes[-1].text == "rankbench answer bench.yaml --site 'my profile' --details"
 
@@ -418,25 +349,21 @@ def test_losses_are_those_of_the_plot(tmp_path):
         assert float(loss) == pytest.approx(expected, rel=0.03)
 
 
-def test_what_it_costs_in_money(tmp_path):
-    layout = write(tmp_path, [SINGLE, DDP])
+def test_a_control_is_no_candidate_and_what_it_costs_in_money(tmp_path):
+    """ddp on one device costs nothing beside single, and nobody would choose it."""
+    layout = write(tmp_path, [SINGLE, Row(cell("ddp"), 810), DDP])
     with edited(layout.plan) as plan:
         plan["site"]["device_hour_price"] = "2.50 EUR"
-    _, said = say(layout)
-    assert re.search(r"\(0.9\d+ EUR\) device-hours per million samples", said["COST"])
-
-
-def test_a_control_is_no_candidate(tmp_path):
-    """ddp on one device costs nothing beside single, and nobody would choose it."""
-    (facts,), said = say(write(tmp_path, [SINGLE, Row(cell("ddp"), 810), DDP]))
+    (facts,), said = say(layout)
     assert len(facts.rows) == 2
+    assert re.search(r"\(0.9\d+ EUR\) device-hours per million samples", said["COST"])
     assert "1 core 0.3" in said["COST"]
 
 
 # --- where it is said -----------------------------------------------------------------
 
 
-def test_every_document_says_what_answer_json_holds(tmp_path):
+def test_every_document_says_what_answer_json_holds(tmp_path, cli):
     layout = write_example(tmp_path)
     write_tables(layout)
     answer = find_answer(read(layout))
@@ -451,18 +378,13 @@ def test_every_document_says_what_answer_json_holds(tmp_path):
     page = " ".join(layout.report.read_text().split())
     for note in in_brief(answer):
         assert f"<dt>{note.term}</dt><dd>" in page
+    assert cli("answer", tmp_path, status=3).out.splitlines() == kept["lines"]
+    assert json.loads(cli("answer", tmp_path, "--json", status=3).out) == kept
 
 
 def test_command(tmp_path, cli):
-    layout = write(tmp_path, [SINGLE, SINGLE2, DDP])
-    results = str(layout.root)
-    answer = find_answer(read(layout))
-    assert cli("answer", results).out.splitlines() == to_lines(in_brief(answer))
+    results = str(write(tmp_path, [SINGLE, SINGLE2, DDP]).root)
     assert "scaling of ddp gloo" in cli("answer", results, "--details").out
-    assert json.loads(cli("answer", results, "--json").out) == json.loads(
-        json.dumps(as_json(answer))
-    )
-    said = cli("answer", results, "--next", "fastest").out
-    assert said == "nothing is open: no launch would settle anything\n"
+    assert "nothing is open" in cli("answer", results, "--next", "fastest").out
     said = cli("answer", results, "--margin", "3", status=2).err
     assert "--margin: expected a share between 0 and 1, not 3.0" in said

@@ -25,8 +25,8 @@ from rankbench.results.compare import (
 from rankbench.results.compare.sides import find_differing
 from unit.synthetic import (
     edited,
-    make_cell,
     plan_cell,
+    write_cells,
     write_example,
     write_launch,
     write_launches,
@@ -35,8 +35,8 @@ from unit.synthetic import (
 
 pytestmark = pytest.mark.unit
 
-SINGLE = plan_cell(make_cell("single"))
-DDP = plan_cell(make_cell("ddp", "1x2"))
+SINGLE = plan_cell("single")
+DDP = plan_cell("ddp", "1x2")
 NODE = {"host": "node2", "cpu": "Another CPU", "cores": 2, "memory_gib": 23.4}
 LAUNCHES = list(np.linspace(97, 103, 12))
 UNPAIRED = "another session"
@@ -46,11 +46,9 @@ def write_run(
     root: Path, single: float = 0, ddp: float = 0, *, count: int = 6, **changes: Any
 ) -> Path:
     """Results of the cells whose rate is given, of `count` launches each."""
-    rates = {SINGLE["id"]: single, DDP["id"]: ddp}
-    planned = [cell for cell in (SINGLE, DDP) if rates[cell["id"]]]
-    layout = write_plan(root, planned, launches=count)
-    for cell in planned:
-        rate = rates[cell["id"]]
+    rates = [(cell, rate) for cell, rate in ((SINGLE, single), (DDP, ddp)) if rate]
+    layout = write_plan(root, [cell for cell, _ in rates], launches=count)
+    for cell, rate in rates:
         write_launches(layout, cell, rate=rate, count=count, wanted=count, **changes)
     return root
 
@@ -69,17 +67,15 @@ def write_alternatives(
         slow: rate of each cell over that of the first.
     """
     ((key, values),) = own.items()
-    changes = [{key: value} if value else {} for value in values]
     cells = [
-        plan_cell(make_cell("ddp", "1x2", **one), suffix=f".{n}" if n else "")
-        for n, one in enumerate(changes)
+        plan_cell("ddp", "1x2", suffix=f".{n}", **({key: value} if value else {}))
+        for n, value in enumerate(values)
     ]
     layout = write_plan(root, cells, launches=8)
     for cell, factor in zip(cells, slow, strict=True):
         for number in range(1, 9):
-            place = {"seed": 1, "number": number, "position": 1}
+            turn = {"seed": 1, "number": number, "position": 1} if rounds else None
             rate = 1000 * factor * (1 - drift * number)
-            turn = place if rounds else None
             write_launch(layout, cell, number, rate=rate, wanted=8, round=turn)
     return root
 
@@ -109,22 +105,24 @@ def verdicts(found: dict[str, Any]) -> list[str]:
 # Alternatives of one experiment: better, worse or equal?
 
 
+IMAGES = ("--between", "image=gloo,mpi")
+
+
 @pytest.mark.parametrize(
-    ("slow", "options", "verdict", "status"),
+    ("slow", "verdict", "status"),
     [
-        ((1, 0.95), (), "worse", 1),
-        ((0.95, 1), (), "better", 0),
-        ((1, 1.00001), (), "equal", 0),
+        ((1, 0.95), "worse", 1),
+        ((0.95, 1), "better", 0),
+        ((1, 1.00001), "equal", 0),
         # As in a table, a bracket that excludes 1 is a difference, however small.
-        ((1, 0.99), (), "worse", 1),
+        ((1, 0.99), "worse", 1),
     ],
 )
 def test_alternatives_are_compared_within_rounds(
-    tmp_path, compare_json, slow, options, verdict, status
+    tmp_path, compare_json, slow, verdict, status
 ):
     write_alternatives(tmp_path, *slow, drift=0.03, image=("gloo", "mpi"))
-    between = ("--between", "image=gloo,mpi")
-    found = compare_json(tmp_path, *between, *options, status=status)
+    found = compare_json(tmp_path, *IMAGES, status=status)
     assert verdicts(found) == [verdict]
     ends = found["cells"][0]["ratio_lo"], found["cells"][0]["ratio_hi"]
     assert ends == pytest.approx([slow[1] / slow[0]] * 2, rel=1e-3)
@@ -132,15 +130,13 @@ def test_alternatives_are_compared_within_rounds(
 
 def test_alternatives_without_rounds_have_no_verdict(tmp_path, compare_json):
     write_alternatives(tmp_path, 1, 0.5, rounds=False, image=("gloo", "mpi"))
-    found = compare_json(tmp_path, "--between", "image=gloo,mpi", status=3)
-    assert verdicts(found) == [UNPAIRED]
+    assert verdicts(compare_json(tmp_path, *IMAGES, status=3)) == [UNPAIRED]
 
 
 def test_a_variable_is_compared_with_cells_that_do_not_set_it(tmp_path, compare_json):
     write_alternatives(tmp_path, 1, 0.95, env=(None, {"A": "1"}))
-    assert verdicts(compare_json(tmp_path, "--between", "A=unset,1", status=1)) == [
-        "worse"
-    ]
+    found = compare_json(tmp_path, "--between", "A=unset,1", status=1)
+    assert verdicts(found) == ["worse"]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +163,7 @@ def test_runs_of_two_days_have_ratios_without_a_verdict(pair, cli, compare_json)
     ddp = found["cells"][1]
     assert ddp["ratio_lo"] < 0.9 < ddp["ratio_hi"] < 1
     assert len(found["sides"][1]["cells"][DDP["id"]]["throughput"]) == 6
-    lines = cli("compare", *pair, status=3).out.splitlines()
-    # After the sides, whose names may take more than a line.
-    first = next(line for line in lines if line[:1] not in ("A", "B", " "))
-    assert first.startswith(f"{UNPAIRED}  their launches took no turns")
+    assert f"{UNPAIRED}  their launches" in cli("compare", *pair, status=3).out
 
 
 def test_a_copy_is_compared_with_nothing(pair, tmp_path, compare_json, cli):
@@ -194,15 +187,18 @@ def test_another_machine_and_what_differs_are_said_first(tmp_path, cli, compare_
     found = compare_json(old, layout.root, status=3)
     assert verdicts(found) == ["another machine"]
     assert found["cells"][0]["ratio_lo"] > 1.1
-    sides = [read_side(root) for root in (old, layout.root)]
-    assert find_differing(*(one.facts for one in sides)) == {
-        "host": (("node1",), ("node2",)),
-        "cpu": (("Example CPU",), ("Another CPU",)),
-        "GPUs": (("none",), ("2 x GPU 80.0",)),
-        "torch": (("2.13.0",), ("2.14.0",)),
-        "image": (("none",), ("gloo-cpu",)),
-        "image sha256": (("none",), ("ab" * 6,)),
-        "code of ranks": (("c0de" * 3,), ("cd" * 6,)),
+    sides = [read_side(root).facts for root in (old, layout.root)]
+    assert find_differing(*sides) == {
+        name: ((one,), (other,))
+        for name, one, other in (
+            ("host", "node1", "node2"),
+            ("cpu", "Example CPU", "Another CPU"),
+            ("GPUs", "none", "2 x GPU 80.0"),
+            ("torch", "2.13.0", "2.14.0"),
+            ("image", "none", "gloo-cpu"),
+            ("image sha256", "none", "ab" * 6),
+            ("code of ranks", "c0de" * 3, "cd" * 6),
+        )
     }
     out = cli("compare", old, layout.root, status=3).out
     places = [out.index(one) for one in ("another machine", "2.14.0", "1 another")]
@@ -211,13 +207,10 @@ def test_another_machine_and_what_differs_are_said_first(tmp_path, cli, compare_
 
 def test_several_runs_are_one_table_and_one_page(pair, tmp_path, cli, compare_json):
     lab = write_run(tmp_path / "lab", 400, 900, hosts=[{**NODE, "gpus": []}])
-    found = compare_json(*pair, lab, status=3)
+    found, of_two = (compare_json(*sides, status=3) for sides in ((*pair, lab), pair))
     assert verdicts(found) == [UNPAIRED] * 2 + ["another machine"] * 2
     # The brackets of all runs hold together, so each is wider than that of two runs.
-    widths = [
-        one["cells"][1]["ratio_hi"] for one in (found, compare_json(*pair, status=3))
-    ]
-    assert widths[0] > widths[1]
+    assert found["cells"][1]["ratio_hi"] > of_two["cells"][1]["ratio_hi"]
     page = tmp_path / "runs.html"
     out = cli("compare", *pair, lab, "--page", page, status=3).out
     cells = ["single.none.1x1"] * 2 + ["ddp.gloo.1x2"] * 2
@@ -235,20 +228,20 @@ def test_several_runs_are_one_table_and_one_page(pair, tmp_path, cli, compare_js
 
 
 @pytest.mark.parametrize(
-    ("single", "ddp", "share", "verdict", "status"),
+    ("ddp", "share", "verdict", "status"),
     [
-        (800, 1480, "0.9", "PASS", 0),
-        (800, 1200, "0.9", "FAIL", 1),
-        (800, 1350, "0.9", "UNDECIDED", 3),
-        (800, 1350, None, "FAIL", 1),
+        (1480, "0.9", "PASS", 0),
+        (1200, "0.9", "FAIL", 1),
+        (1350, "0.9", "UNDECIDED", 3),
+        (1350, None, "FAIL", 1),
     ],
 )
 def test_a_share_decides_across_runs(
-    tmp_path, compare_json, cli, single, ddp, share, verdict, status
+    tmp_path, compare_json, cli, ddp, share, verdict, status
 ):
     """A baseline is as good as its results, and small."""
     old = write_run(tmp_path / "old", 800, 1500)
-    new = write_run(tmp_path / "new", single, ddp, **on_day(2))
+    new = write_run(tmp_path / "new", 800, ddp, **on_day(2))
     baseline = tmp_path / "baseline.json"
     said = cli("compare", old, "--save-baseline", baseline).out
     assert said == f"{baseline}: 2 cells with a number of {old}\n"
@@ -258,21 +251,18 @@ def test_a_share_decides_across_runs(
     named = (baseline, new, "--at-least", share or 0.95)
     found = compare_json(*named, status=status)
     assert found["verdict"] == verdict
-    for one in (found, of_results):
-        for cell in one["cells"]:
-            del cell["base"]
+    for cell in (*found["cells"], *of_results["cells"]):
+        del cell["base"]
     assert found["cells"] == of_results["cells"]
     assert cli("compare", *named, status=status).out.startswith(f"{verdict} ")
 
 
 def side(name: str = "new", *, key: str = "h", status: str = "ok", **rows: Any) -> Side:
+    reason = None if status == "ok" else "why"
     cells = {
         row: CellLaunches(
-            hash=key,
-            status=status,
-            reason=None if status == "ok" else "why",
-            launches=len(rates),
-            throughput=rates,
+            **{"hash": key, "status": status, "reason": reason},
+            **{"launches": len(rates), "throughput": rates},
             started=[f"{name}{n}" for n, _ in enumerate(rates)],
         )
         for row, rates in rows.items()
@@ -328,8 +318,7 @@ def test_rows_without_a_test_say_why(new, verdict, why):
 
 def test_a_launch_that_is_far_off_does_not_count():
     old, new = side("old", a=LAUNCHES), side(a=[100.0, 100.5, 99.5, 40.0])
-    (row,) = compare([old, new]).cells
-    assert row.verdict == "too few launches"
+    assert compare([old, new]).cells[0].verdict == "too few launches"
     (row,) = judge(old, new).cells
     assert (row.verdict, row.why) == ("UNDECIDED", "3 launches count; 4 are needed")
 
@@ -337,13 +326,10 @@ def test_a_launch_that_is_far_off_does_not_count():
 def test_verdicts_are_corrected_for_the_number_of_rows():
     """Six launches a side can decide one row at 5 %, but not fifty of them."""
     few = list(np.linspace(97, 103, 6))
-    slow, names = times(0.9, few), [f"r{i}" for i in range(50)]
-    assert judge(side("old", r0=few), side(r0=slow)).verdict == "FAIL"
-    many = judge(
-        side("old", **dict.fromkeys(names, few)),
-        side(r0=slow, **dict.fromkeys(names[1:], few)),
-    )
-    assert many.cells[0].verdict == "UNDECIDED"
+    for count, verdict in ((1, "FAIL"), (50, "UNDECIDED")):
+        rows = {f"r{i}": few for i in range(count)}
+        new = side(**rows | {"r0": times(0.9, few)})
+        assert judge(side("old", **rows), new).cells[0].verdict == verdict
 
 
 def test_wrong_verdicts_are_rare_and_clear_cases_are_decided():
@@ -376,49 +362,42 @@ def test_a_published_number_has_no_launches(tmp_path):
     ("text", "said"),
     [
         ("cell,value\na,1\n", "no column throughput"),
-        ("cell,throughput\na,fast\n", "row 2: throughput: expected samples/s"),
-        ("cell,throughput\na,-1\n", "row 2: throughput: expected samples/s"),
-        ("cell,throughput\na,1_7\n", "row 2: throughput: expected samples/s"),
-        ("cell,throughput\na,\n", "row 2: throughput: expected samples/s"),
+        *(
+            (f"cell,throughput\na,{value}\n", "row 2: throughput: expected samples/s")
+            for value in ("fast", "-1", "1_7", "")
+        ),
         ("cell,throughput\na,1\nb\n", "row 3: 1 fields: the first row has 2"),
         ("cell,throughput\na,1\nb,1,2\n", "row 3: 3 fields"),
-        (
-            "cell,throughput\na,1\na,2\n",
-            "row 3: cell: there is none, or",
-        ),
+        ("cell,throughput\na,1\na,2\n", "row 3: cell: there is none, or"),
+        ("cell,throughput,unit\na,5,words/s\n", "expected samples/s or tokens/s"),
         ("cell;throughput\na;1\n", "no column cell, throughput"),
         ("cell,throughput\na," + "1" * 200_000, "is not CSV in UTF-8"),
         ("", "no column cell, throughput"),
-        ("\xe9".encode("utf-16"), "is not CSV in UTF-8"),
         (b"\xe9", "is not CSV in UTF-8"),
     ],
 )
 def test_a_damaged_table_is_named(tmp_path, text, said):
     file = tmp_path / "published.csv"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=said) as raised:
+    with pytest.raises(ValueError, match=rf"published\.csv.*{said}"):
         read_side(file)
-    assert str(file) in str(raised.value)
 
 
 # The same experiment over dates.
 
 
-def write_nights(root: Path, *rates: float, share: float = 1.0) -> list[Path]:
-    """Baselines of nights, the last first; from the third on, torch is another one."""
+def write_nights(root: Path, *rates: float) -> list[Path]:
+    """Runs of nights, the last first; from the third on, torch is another one."""
     files = []
     for night, rate in enumerate(rates, 1):
         software = {"python": "3", "torch": f"2.{13 + (night > 2)}.0", "cuda": None}
-        run = write_run(
-            root / f"{night}", 500, rate, software=software, **on_day(night)
-        )
-        files.insert(0, run)
+        day = {"software": software, **on_day(night)}
+        files.insert(0, write_run(root / f"{night}", 500, rate, **day))
     return files
 
 
 def test_by_date_each_run_is_compared_with_the_one_before(tmp_path, cli, compare_json):
-    nights = write_nights(tmp_path, 1000, 1004, 850, 853)
-    options = (*nights, "--by", "date")
+    options = (*write_nights(tmp_path, 1000, 1004, 850, 853), "--by", "date")
     found = compare_json(*options, status=3)
     bases = [(Path(c["side"]).name, Path(c["base"]).name) for c in found["cells"][::2]]
     assert bases == [("2", "1"), ("3", "2"), ("4", "3")]
@@ -426,23 +405,20 @@ def test_by_date_each_run_is_compared_with_the_one_before(tmp_path, cli, compare
     out = cli("compare", *options, "--page", page, status=3).out
     rows = [line for line in out.splitlines() if "samples/s" in line]
     # What changed, and the newest run.
-    assert [line.split()[:2] for line in rows] == [
-        ["ddp.gloo.1x2", "2026-01-03"],
-        ["ddp.gloo.1x2", "2026-01-04"],
-        ["single.none.1x1", "2026-01-04"],
-    ]
+    ddp, single = "ddp.gloo.1x2", "single.none.1x1"
+    days = [(ddp, "2026-01-03"), (ddp, "2026-01-04"), (single, "2026-01-04")]
+    assert [(*line.split()[:2],) for line in rows] == days
     assert "torch: 2.13.0 ->" in rows[0]
     assert "2026-01-03" in Words(page.read_text()).text
     assert DDP["id"] in (tmp_path / "plots/nights.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("rates", "status"),
-    [((1000, 1004, 800), 1), ((1000, 800, 804), 0), ((1000, 1004, 1200), 0)],
-)
-def test_a_slowdown_is_news_once(tmp_path, compare_json, rates, status):
-    nights = write_nights(tmp_path, *rates)
-    compare_json(*nights, "--by", "date", "--at-least", "0.9", status=status)
+def test_a_slowdown_is_news_once(tmp_path, compare_json):
+    for third, status in ((800, 1), (1200, 0)):
+        nights = write_nights(tmp_path / f"{third}", 1000, 1004, third)
+        compare_json(*nights, "--by", "date", "--at-least", "0.9", status=status)
+    nights = write_nights(tmp_path, 1000, 800, 804)
+    compare_json(*nights, "--by", "date", "--at-least", "0.9")
 
 
 def test_a_night_without_a_number_is_passed_over(tmp_path, compare_json):
@@ -462,9 +438,7 @@ def test_a_night_without_a_number_is_passed_over(tmp_path, compare_json):
 
 
 def test_few_launches_are_not_judged(tmp_path, cli):
-    sides = [write_run(tmp_path / name, 800, count=3) for name in "ab"]
-    shutil.rmtree(sides[1])
-    write_run(sides[1], 801, count=3)
+    sides = [write_run(tmp_path / f"{rate}", rate, count=3) for rate in (800, 801)]
     assert "too few launches" in cli("compare", *sides, status=3).out
 
 
@@ -480,9 +454,8 @@ def test_a_cell_that_no_longer_runs_is_a_finding(pair, tmp_path, compare_json):
 
 
 def test_other_cells_and_definitions_are_named(pair, tmp_path, cli):
-    other = plan_cell(make_cell("single", seed=1))
-    layout = write_plan(tmp_path / "other", [other])
-    write_launches(layout, other, rate=400)
+    other = plan_cell("single", seed=1)
+    layout = write_cells(tmp_path / "other", other, rates=[400])
     out = cli("compare", pair[0], layout.root, status=3).out
     assert f"not in B: {DDP['id']}" in out
     assert "not in A" not in out
@@ -499,11 +472,10 @@ def test_rows_of_every_status_are_compared(tmp_path, compare_json):
 
 
 def test_nothing_in_records_commands_the_terminal_or_the_page(tmp_path, cli):
-    script = "<script>alert(1)</script>"
+    script, page = "<script>alert(1)</script>", tmp_path / "page.html"
     software = {"python": "3", "torch": f"\x1b[2J\x1b]0;{script}\x07", "cuda": None}
     old = write_run(tmp_path / "old", 800)
     new = write_run(tmp_path / "new", 801, software=software)
-    page = tmp_path / "page.html"
     out = cli("compare", old, new, "--page", page, status=3).out
     assert script in out
     assert not {"\x1b", "\x07"} & {*out}
@@ -513,17 +485,15 @@ def test_nothing_in_records_commands_the_terminal_or_the_page(tmp_path, cli):
 
 def test_a_disturbed_launch_is_in_no_number(tmp_path, cli):
     """The number beside a ratio is that of its launches, as in the table."""
-    for name, slow in (("old", 1.0), ("new", 0.4)):
-        layout = write_plan(tmp_path / name, [SINGLE, DDP], launches=8)
+    for day, slow in ((1, 1.0), (2, 0.4)):
+        layout = write_plan(tmp_path / str(day), [SINGLE, DDP], launches=8)
         for number in range(1, 9):
-            place = {"seed": 1, "number": number, "position": 1}
+            turn = {"round": {"seed": 1, "number": number, "position": 1}}
             rate = (800 + number) * (slow if number == 3 else 1)
             for cell, own in ((SINGLE, rate), (DDP, 1500 - number)):
-                write_launch(
-                    layout, cell, number, rate=own, wanted=8, round=place,
-                    **on_day(1 if name == "old" else 2),
-                )  # fmt: skip
-    out = cli("compare", tmp_path / "old", tmp_path / "new", status=3).out
+                more = {"wanted": 8, **turn, **on_day(day)}
+                write_launch(layout, cell, number, rate=own, **more)
+    out = cli("compare", tmp_path / "1", tmp_path / "2", status=3).out
     (line,) = (s for s in out.splitlines() if s.startswith("single"))
     assert " 804.5 (8)  " in line
     assert " 804.7 samples/s (7 of 8)" in line
@@ -535,9 +505,8 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "file.txt").write_text("text")
     (root / "file.json").write_text('{"plan": 1}')
     (root / "broken.json").write_text('{"schema": 1, "cells": {"a": {}}}')
-    write_run(root / "old", 800)
-    write_run(root / "twin", 801)
-    write_run(root / "other", 0, 800)
+    for name, rates in (("old", (800,)), ("twin", (801,)), ("other", (0, 800))):
+        write_run(root / name, *rates)
     write_plan(root / "empty", [SINGLE])
     write_run(root / "odd", 800, started="2026-01-01T00:00:01 and more")
     nan = [float("nan")]
@@ -552,27 +521,28 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["missing", "old"], "missing does not exist"),
-        (["old"], "old is one side"),
-        ([".", "old"], "has no plan.json"),
-        (["file.txt", "old"], "file.txt is no bundle"),
-        (["file.json", "old"], "file.json has baseline schema"),
-        (["broken.json", "old"], "broken.json is damaged"),
-        (["nan.json", "old"], "nan.json is damaged"),
-        (["untimed.json", "old"], "untimed.json is damaged"),
-        (["empty", "--save-baseline", "x.json"], "no cell has a number"),
-        (["odd", "--save-baseline", "x.json"], "begun must match"),
-        (["old", "twin", "--confidence", "95"], "confidence 95"),
-        (["old", "twin", "--margin", "3"], "margin 3"),
-        (["old", "twin", "--at-least", "0"], "--at-least 0.0"),
-        (["old", "--at-least", "0.9"], "old is one side"),
-        (["empty", "twin", "--at-least", "1"], "no row has a throughput"),
-        (["old", "twin", "--between", "image=a,b"], "--between: give one SIDE"),
-        (["old", "empty", "--by", "date"], "does not say when"),
-        (["old", "other"], "no cell in common"),
+        ("missing old", "missing does not exist"),
+        ("old", "old is one side"),
+        (". old", "has no plan.json"),
+        ("file.txt old", "file.txt is no bundle"),
+        ("file.json old", "file.json has baseline schema"),
+        *(
+            (f"{name}.json old", f"{name}.json is damaged")
+            for name in ("broken", "nan", "untimed")
+        ),
+        ("empty --save-baseline x.json", "no cell has a number"),
+        ("odd --save-baseline x.json", "begun must match"),
+        ("old twin --confidence 95", "confidence 95"),
+        ("old twin --margin 3", "margin 3"),
+        ("old twin --at-least 0", "--at-least 0.0"),
+        ("old --at-least 0.9", "old is one side"),
+        ("empty twin --at-least 1", "no row has a throughput"),
+        ("old twin --between image=a,b", "--between: give one SIDE"),
+        ("old empty --by date", "does not say when"),
+        ("old other", "no cell in common"),
     ],
 )
 def test_bad_input_is_said_in_words(odd_files, monkeypatch, cli, arguments, says):
     monkeypatch.chdir(odd_files)
-    assert says in cli("compare", *arguments, status=2).err
+    assert says in cli("compare", *arguments.split(), status=2).err
     assert not Path("x.json").exists()

@@ -15,31 +15,29 @@ from rankbench.record import Layout, read_json
 from rankbench.results.bundle import contents, verify_bundle, write_bundle
 from rankbench.results.bundle.crate import write_crate
 from rankbench.results.read.archive import list_files
-from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
+from unit.synthetic import plan_cell, write_launch, write_plan
 
 pytestmark = pytest.mark.unit
 
 CRATE = "ro-crate-metadata.json"
-SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+SINGLE, DDP = plan_cell("single"), plan_cell("ddp", "1x2")
 IMAGE = {"name": "gloo-cpu", "recipe": "a" * 64, "sha256": "b" * 64}
 # JSON-LD would read this as a link, if it were not a text.
 HOSTILE = '{"@id": "file:///etc/passwd"}'
-LAUNCHER = {
-    "argv": [],
-    "env": {"HOME": "/users/lovelace", "X": HOSTILE},
-    "hosts": ["h"],
-}
+LAUNCHER = {"argv": [], "hosts": ["h"]}
+LAUNCHER |= {"env": {"HOME": "/users/lovelace", "X": HOSTILE}}
 
 
 def write_results(root: Path) -> Layout:
     """Two cells, one of them in an image; the last launch has failed."""
     layout = write_plan(root, [SINGLE, DDP], launches=2)
     code = {"version": "0.1.0", "commit": "c" * 40, "rank": "d" * 64}
+    usual = {"code": code, "launcher": LAUNCHER}
     for launch in (1, 2):
-        write_launch(layout, SINGLE, launch, code=code, launcher=LAUNCHER)
-    write_launch(layout, DDP, 1, image=IMAGE, code=code, launcher=LAUNCHER)
-    reason = "rank 1: out of memory"
-    write_launch(layout, DDP, 2, status="oom", reason=reason, image=IMAGE)
+        write_launch(layout, SINGLE, launch, **usual)
+    write_launch(layout, DDP, 1, image=IMAGE, **usual)
+    failed = {"status": "oom", "reason": "rank 1: out of memory"}
+    write_launch(layout, DDP, 2, image=IMAGE, **failed)
     return layout
 
 
@@ -53,12 +51,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture
-def bundle(made: Path, tmp_path: Path) -> Path:
-    """A copy of the bundle, which a test may damage."""
-    return shutil.copytree(made / "bundle", tmp_path / "bundle")
-
-
 def read_graph(bundle: Path) -> dict[str, dict[str, Any]]:
     graph = json.loads((bundle / CRATE).read_text())["@graph"]
     entities = {entity["@id"]: entity for entity in graph}
@@ -66,14 +58,13 @@ def read_graph(bundle: Path) -> dict[str, dict[str, Any]]:
     return entities
 
 
-def find_launches(bundle: Path) -> list[dict[str, Any]]:
-    entities = read_graph(bundle)
-    return [entities[name] for name in entities if name.startswith("#launch/")]
+def launches_of(entities: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for name, one in entities.items() if name.startswith("#launch/")]
 
 
 def test_each_launch_is_an_action(made):
     entities = read_graph(made / "bundle")
-    first, _, inside, failed = find_launches(made / "bundle")
+    first, _, inside, failed = launches_of(entities)
     assert first["startTime"] == "2026-01-01T00:00:01+00:00"
     assert first["endTime"] == "2026-01-01T00:01:01+00:00"
     assert entities[first["agent"]["@id"]]["name"] == "lovelace"
@@ -88,10 +79,7 @@ def test_each_launch_is_an_action(made):
     assert failed["actionStatus"].endswith("/FailedActionStatus")
     assert failed["error"] == "rank 1: out of memory"
     mentioned = [one["@id"] for one in entities["./"]["mentions"]]
-    assert mentioned == [
-        "#run",
-        *(one["@id"] for one in find_launches(made / "bundle")),
-    ]
+    assert mentioned == ["#run", *(one["@id"] for one in launches_of(entities))]
 
 
 def test_the_root_names_authors_licence_and_profiles(made):
@@ -116,18 +104,15 @@ def test_the_library_reads_it_and_its_files_are_there(made):
     assert len(crate.get_by_type("CreateAction")) == 5
     for name, entity in read_graph(made / "bundle").items():
         kinds = entity["@type"]
-        if {"File", "Dataset"}.intersection(
-            kinds if isinstance(kinds, list) else [kinds]
-        ):
+        if {"File", "Dataset"} & {*([kinds] if isinstance(kinds, str) else kinds)}:
             assert (made / "bundle" / unquote(name)).exists(), name
 
 
 def test_an_anonymous_crate_names_no_account(made):
-    crate = (made / "hidden" / CRATE).read_text()
-    assert "lovelace" not in crate
-    agent = find_launches(made / "hidden")[0]["agent"]["@id"]
-    said = read_graph(made / "hidden")[agent]["name"]
-    assert said == "a person whom the bundle does not name"
+    assert "lovelace" not in (made / "hidden" / CRATE).read_text()
+    entities = read_graph(made / "hidden")
+    agent = entities[launches_of(entities)[0]["agent"]["@id"]]
+    assert agent["name"] == "a person whom the bundle does not name"
 
 
 def test_without_launches_there_is_no_crate(tmp_path):
@@ -137,7 +122,8 @@ def test_without_launches_there_is_no_crate(tmp_path):
     assert verify_bundle(tmp_path / "bundle").findings == []
 
 
-def test_authors_are_people_or_organisations(bundle):
+def test_authors_are_people_or_organisations(made, tmp_path):
+    bundle = shutil.copytree(made / "bundle", tmp_path / "bundle")
     cited = """\
 authors:
   - {given-names: Ada, family-names: Byron}
@@ -148,12 +134,11 @@ repository-code: https://example.org/rankbench
 """
     (bundle / "CITATION.cff").write_text(cited)
     records = contents.read_records(Layout(bundle), [SINGLE["id"]])
-    plan = read_json(bundle / "plan.json")
-    names, _ = list_files(bundle)
+    names, plan = list_files(bundle)[0], read_json(bundle / "plan.json")
     write_crate(bundle, names, plan, records, anonymised=False)
     entities = read_graph(bundle)
     one, other = (entities[a["@id"]] for a in entities["./"]["author"])
     assert (one["@type"], one["name"]) == ("Person", "Ada Byron")
     assert other["url"] == {"@id": "https://example.org/rankbench"}
-    software = entities[find_launches(bundle)[0]["instrument"]["@id"]]
+    software = entities[launches_of(entities)[0]["instrument"]["@id"]]
     assert software["@id"].startswith("https://example.org/rankbench#")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from factories import make_record, read_plan_of
-from rankbench.cli import main
 from rankbench.launch.job.claim import make_request
 from rankbench.launch.job.measure import run_job
 from rankbench.project.status import find_rerun
@@ -19,7 +18,6 @@ from rankbench.results.numbers.result_set import Summary, read
 from unit.attacks import DAMAGES, put
 from unit.synthetic import (
     edited,
-    make_cell,
     plan_cell,
     read_report,
     read_rows,
@@ -53,8 +51,8 @@ def shown(summaries: list[Summary]) -> dict[str, tuple[Any, ...]]:
 def write_few(root: Path) -> Layout:
     """A workload of four cells, and a cell that has failed."""
     names = [("single", "1x1"), ("ddp", "1x1"), ("ddp", "1x2"), ("ddp", "2x2")]
-    cells = [plan_cell(make_cell(*name)) for name in names]
-    failed = plan_cell(make_cell("fsdp", "1x2"))
+    cells = [plan_cell(*name) for name in names]
+    failed = plan_cell("fsdp", "1x2")
     layout = write_plan(root, [*cells, failed], launches=3)
     for planned, rate in zip(cells, (800, 790, 1500, 2700), strict=True):
         write_launches(layout, planned, rate=rate, count=3, wanted=3)
@@ -97,10 +95,8 @@ def test_one_damaged_file_is_named_in_its_row_alone(
     monkeypatch.chdir(tmp_path)
     DAMAGES[file][name](launch)
     found = read(example)
-    (summary,) = (one for one in found.rows if one.id == CELL)
-    row = summary
-    assert row in found.rows
-    assert (row.status, row.records, summary.numbers) == ("stale", [], {})
+    (row,) = (one for one in found.rows if one.id == CELL)
+    assert (row.status, row.records, row.numbers) == ("stale", [], {})
     # A record may claim what its steps do not have.
     place = launch.relative_to(example.root)
     assert row.reason.startswith((f"{place}/{RECORD} ", f"{place}/{TIMES} "))
@@ -121,12 +117,20 @@ def test_a_record_of_another_definition_is_stale(example, rest, launch):
     assert shown(found) == rest
 
 
-def test_a_damaged_gate_makes_its_row_stale(tmp_path):
-    planned = [plan_cell(make_cell("ddp", t)) for t in ("1x1", "1x2")]
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Layout, list[str]]:
+    """Results of two cells with profiles, and the ids of both."""
+    planned = [plan_cell("ddp", topology) for topology in ("1x1", "1x2")]
     layout = write_plan(tmp_path, planned, launches=1)
     for one in planned:
-        write_launches(layout, one, count=1, wanted=1)
-    gate = layout.attempt(planned[0]["id"], 1) / "gate/1"
+        write_launch(layout, one, wanted=1)
+        write_profile(layout, one)
+    return layout, [one["id"] for one in planned]
+
+
+def test_a_damaged_gate_makes_its_row_stale(two):
+    layout, ids = two
+    gate = layout.attempt(ids[0], 1) / "gate/1"
     gate.mkdir(parents=True)
     (gate / RECORD).write_text("{")
     damaged, sound = read(layout).rows
@@ -134,20 +138,14 @@ def test_a_damaged_gate_makes_its_row_stale(tmp_path):
     assert damaged.reason.startswith(f"records/{damaged.id}/1/gate/1/record.json is ")
 
 
-def test_a_damaged_profile_is_named_where_it_would_stand(tmp_path, capsys):
-    planned = [plan_cell(make_cell("ddp", t)) for t in ("1x1", "1x2")]
-    layout = write_plan(tmp_path, planned, launches=1)
-    for one in planned:
-        write_launch(layout, one, wanted=1)
-        write_profile(layout, one)
-    place = layout.attempt(planned[0]["id"], 1) / "profile/1"
-    (place / RECORD).write_text("{")
-    assert main(["table", "--no-plots", str(layout.root)]) == 0
-    assert capsys.readouterr().err == ""
+def test_a_damaged_profile_is_named_where_it_would_stand(two, cli):
+    layout, ids = two
+    path = layout.attempt(ids[0], 1) / "profile/1/record.json"
+    path.write_text("{")
+    assert cli("table", "--no-plots", layout.root).err == ""
     assert {row["status"] for row in read_rows(layout)} == {"ok"}
-    name = place.relative_to(layout.root)
-    assert f"{name}/record.json is damaged" in read_report(layout)
-    assert {row["cell"] for row in read_rows(layout, "profiles")} == {planned[1]["id"]}
+    assert f"{path.relative_to(layout.root)} is damaged" in read_report(layout)
+    assert {row["cell"] for row in read_rows(layout, "profiles")} == {ids[1]}
 
 
 def test_a_job_measures_its_other_cells(tmp_path):

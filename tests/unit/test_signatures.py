@@ -10,15 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.bundle import sign_bundle, unpack, verify_bundle, write_bundle
-from rankbench.results.read.archive import list_files, pack
 from unit.keys import make_key, needs_ssh_keygen
-from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.synthetic import plan_one, write_launch
 from unit.test_bundle import files_of
 
 pytestmark = [pytest.mark.unit, pytest.mark.equipment]
@@ -35,18 +34,16 @@ def _needs_ssh_keygen() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results, an unsigned bundle of them in both forms, two keys and their owners."""
     place = tmp_path_factory.mktemp("signed")
-    cell = plan_cell(make_cell("single"))
-    layout = write_plan(place / "results", [cell], launches=1)
-    write_launches(layout, cell, count=1, wanted=1)
+    layout, cell = plan_one(place / "results", "single")
+    write_launch(layout, cell, wanted=1)
     write_bundle(layout, place / "bundle", anonymise=False)
-    names, _ = list_files(place / "bundle")
-    pack(place / "bundle", names, place / "bundle.tar.zst")
-    for name in ("jdoe", "roe"):
+    write_bundle(layout, place / "bundle.tar.zst", anonymise=False)
+    lines = ["# people", ""]
+    for name, who in (("jdoe", "jdoe@example.org"), ("roe", "roe,boss")):
         make_key(place / name, comment=COMMENT)
         shutil.copy(place / f"{name}.pub", place / f"{name}.keys")
-    public = {name: read(place / f"{name}.pub") for name in ("jdoe", "roe")}
-    lines = [f"jdoe@example.org {public['jdoe']}", f"roe,boss {public['roe']}"]
-    (place / "allowed_signers").write_text("# people\n\n" + "\n".join(lines) + "\n")
+        lines.append(f"{who} {read(place / f'{name}.pub')}")
+    (place / "allowed_signers").write_text("\n".join(lines) + "\n")
     return place
 
 
@@ -58,25 +55,8 @@ def bundle(place: Path, tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.fixture
-def verify(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Status and output."""
-
-    def verify(*words: str | Path) -> tuple[int, str]:
-        status = main(["verify", *map(str, words)])
-        said = capsys.readouterr()
-        return status, said.out + said.err
-
-    return verify
-
-
 def read(path: Path) -> str:
     return path.read_text().strip()
-
-
-def signature_of(bundle: Path) -> Path:
-    (path,) = (bundle / "signatures").iterdir()
-    return path
 
 
 def key_of(path: Path) -> str:
@@ -89,7 +69,7 @@ def key_of(path: Path) -> str:
 
 def test_publish_signs_and_changes_nothing_else(place, tmp_path, cli):
     results = shutil.copytree(place / "results", tmp_path / "results")
-    sign = [str(results), "--sign", str(place / "jdoe")]
+    sign = [results, "--sign", place / "jdoe"]
     told = json.loads(cli("publish", "--anonymise", "--json", *sign).out)["signature"]
     assert told["key"] == key_of(place / "jdoe.pub")
     archive = results / "results.tar.zst"
@@ -100,131 +80,114 @@ def test_publish_signs_and_changes_nothing_else(place, tmp_path, cli):
     plain, signed = files_of(tmp_path / "plain"), files_of(tmp_path / "signed")
     assert signed.keys() - plain.keys() == {told["file"]}
     assert all(signed[name] == data for name, data in plain.items())
-    lines = signed[told["file"]].splitlines()
-    data = base64.b64decode(b"".join(lines[1:-1]))
+    data = base64.b64decode(b"".join(signed[told["file"]].splitlines()[1:-1]))
     assert b"ssh-ed25519" in data
-    assert b"jdoe" not in data
-    assert b"secret" not in data
+    assert not any(word in data for word in (b"jdoe", b"secret"))
     assert verify_bundle(archive).findings == []
 
 
-def test_verify_says_by_whom(place, bundle, verify):
+def test_verify_says_by_whom(place, bundle, cli):
     key = key_of(place / "jdoe.pub")
-    status, said = verify(bundle)
-    assert status == 0
+    said = cli("verify", bundle).out
     assert f"is signed with {key}; --signers or --signer would say whose" in said
-    status, said = verify(bundle, "--signer", place / "jdoe.keys")
-    assert status == 0
+    said = cli("verify", bundle, "--signer", place / "jdoe.keys").out
     assert f"SHA256SUMS is signed by jdoe with {key}\n" in said
-    status, said = verify(bundle, "--signers", place / "allowed_signers", "--json")
-    assert status == 0
-    (told,) = json.loads(said)["signatures"]
+    allowed = ("--signers", place / "allowed_signers")
+    (told,) = json.loads(cli("verify", bundle, *allowed, "--json").out)["signatures"]
+    (file,) = (bundle / "signatures").iterdir()
     assert told == {
-        "file": f"signatures/{signature_of(bundle).name}",
-        "key": key,
+        **{"file": f"signatures/{file.name}", "key": key, "fault": None},
         "principals": ["jdoe@example.org"],
-        "fault": None,
     }
+    signers, public = bundle.parent / "signers", read(place / "jdoe.pub")
+    public = public.rpartition(" ")[0]
+    lines = (
+        f'jdoe expires=never {public}\n"a b,*@x.org,!eve@x.org" {public} a comment\r'
+    )
+    signers.write_text(lines)
+    assert "by a b, *@x.org with" in cli("verify", bundle, "--signers", signers).out
+    # A key of two signers counts for both.
+    other = shutil.copy(place / "jdoe.keys", bundle.parent / "team.keys")
+    both = ("--signer", place / "jdoe.keys", "--signer", other)
+    assert "by jdoe, team with" in cli("verify", bundle, *both).out
 
 
 @pytest.mark.parametrize("form", ["bundle", "bundle.tar.zst"])
-def test_another_person_adds_a_signature(place, tmp_path, form, verify):
+def test_another_person_adds_a_signature(place, tmp_path, form, cli):
     source, path = place / form, tmp_path / form
     shutil.copytree(source, path) if source.is_dir() else shutil.copy(source, path)
+
+    def bytes_of(path: Path) -> object:
+        return files_of(path) if path.is_dir() else path.read_bytes()
+
     for name in ("jdoe", "roe"):
-        sign = [str(path), "--sign", str(place / name)]
-        assert main(["publish", *sign]) == 0
-    before = files_of(path) if path.is_dir() else path.read_bytes()
-    assert main(["publish", *sign]) == 0, "a second time"
-    assert (files_of(path) if path.is_dir() else path.read_bytes()) == before
-    status, said = verify(path, "--signers", place / "allowed_signers")
-    assert status == 0, said
+        cli("publish", path, "--sign", place / name)
+    before = bytes_of(path)
+    cli("publish", path, "--sign", place / "roe")  # a second time
+    assert bytes_of(path) == before
+    said = cli("verify", path, "--signers", place / "allowed_signers").out
     assert "by jdoe@example.org with" in said
     assert "by roe, boss with" in said
-    if path.is_dir():
-        names = files_of(source)
-        assert all((path / name).read_bytes() == data for name, data in names.items())
 
 
-def test_a_key_of_another_type_signs(place, tmp_path, verify):
+def test_a_key_of_another_type_signs(place, tmp_path, cli):
     key = tmp_path / "key"
     words = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(key)]
     subprocess.run(words, check=True)
     path = shutil.copytree(place / "bundle", tmp_path / "bundle")
     sign_bundle(path, key)
     shutil.copy(f"{key}.pub", tmp_path / "jdoe.keys")
-    assert verify(path, "--signer", tmp_path / "jdoe.keys")[0] == 0
+    cli("verify", path, "--signer", tmp_path / "jdoe.keys")
 
 
 # --- what does not count --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("line", "why"),
     [
-        ('namespaces="git"', "namespace"),
-        ('valid-before="20200101"', "expired"),
-        ('valid-after="20990101"', "not yet valid"),
+        ('jdoe namespaces="git" KEY', "namespace"),
+        ('jdoe valid-before="20200101" KEY', "expired"),
+        ('jdoe valid-after="20990101" KEY', "not yet valid"),
+        # A damaged line makes nobody a signer.
+        *((line, "does not count") for line in ("jdoe KE", "!jdoe KEY")),
+        ("jdoe expires=never KEY", "does not count"),
     ],
 )
-def test_a_key_that_is_not_for_this_or_not_now(
-    place, bundle, tmp_path, options, why, verify
-):
-    signers = tmp_path / "signers"
-    signers.write_text(f"jdoe {options} {read(place / 'jdoe.pub')}\n")
-    status, said = verify(bundle, "--signers", signers)
-    assert status == 1
-    assert why in said
-    assert "signed by" not in said
-    assert "rankbench-verify-" not in said
-
-
-def test_a_damaged_line_makes_nobody_a_signer(place, bundle, tmp_path, verify):
-    key = read(place / "jdoe.pub").rpartition(" ")[0]
-    signers = tmp_path / "signers"
-    for line in (f"jdoe {key[:-4]}", f"!jdoe {key}", f"jdoe expires=never {key}"):
-        signers.write_text(f"roe {read(place / 'roe.pub')}\n{line}\n")
-        status, said = verify(bundle, "--signers", signers)
-        assert status == 1
-        assert f"does not count in {signers}" in said
-    signers.write_text(f'{line}\n"a b,*@x.org,!eve@x.org" {key} a comment\r')
-    status, said = verify(bundle, "--signers", signers)
-    assert status == 0, said
-    assert "by a b, *@x.org with" in said
+def test_a_key_that_is_not_for_this_or_not_now(place, bundle, tmp_path, line, why, cli):
+    key, signers = read(place / "jdoe.pub").rpartition(" ")[0], tmp_path / "signers"
+    own = line.replace("KEY", key).replace("KE", key[:-4])
+    signers.write_text(f"roe {read(place / 'roe.pub')}\n{own}\n")
+    said = cli("verify", bundle, "--signers", signers, status=1)
+    assert why in said.out
+    assert "signed by" not in said.out
+    assert "rankbench-verify-" not in said.out
 
 
 @pytest.mark.parametrize(
-    ("option", "name", "text", "said"),
+    ("name", "text", "said"),
     [
-        ("--signers", "allowed_signers", "# nobody\n\n", "has no public keys"),
-        ("--signer", "jdoe.keys", "", "has no public keys"),
-        ("--signer", "jdoe.keys", "<html>\xff", "has no public keys"),
-        ("--signer", "jdoe.keys", "ssh-ed25519 AAAAC3Nz", "has no public keys"),
-        ("--signer", "j doe.keys", "KEY", "names the signer"),
-        ("--signer", "*.keys", "KEY", "names the signer"),
-        ("--signer", "a,b.keys", "KEY", "names the signer"),
-        ("--signer", "missing.keys", None, "is no file"),
+        ("allowed_signers", "# nobody\n\n", "has no public keys"),
+        *(
+            ("jdoe.keys", text, "has no public keys")
+            for text in ("", "<html>\xff", "ssh-ed25519 AAAAC3Nz")
+        ),
+        *(
+            (f"{name}.keys", "KEY", "names the signer")
+            for name in ("j doe", "*", "a,b")
+        ),
+        ("missing.keys", None, "is no file"),
     ],
 )
-def test_files_without_signers_are_bad_input(
-    place, tmp_path, option, name, text, said, verify
-):
+def test_files_without_signers_are_bad_input(place, tmp_path, name, text, said, cli):
     path = tmp_path / name
     if text is not None:
         text = text.replace("KEY", read(place / "jdoe.pub"))
         path.write_bytes(text.encode("latin-1"))
-    status, out = verify(option, path, place / "bundle")
-    assert status == 2
-    assert out.startswith(f"rankbench: {path}")
-    assert said in out
-
-
-def test_a_key_of_two_signers_counts_for_both(place, bundle, tmp_path, verify):
-    other = shutil.copy(place / "jdoe.keys", tmp_path / "team.keys")
-    both = ["--signer", place / "jdoe.keys", "--signer", other]
-    status, said = verify(bundle, *both)
-    assert status == 0, said
-    assert "by jdoe, team with" in said
+    option = "--signer" if path.suffix else "--signers"
+    found = cli("verify", option, path, place / "bundle", status=2).err
+    assert found.startswith(f"rankbench: {path}")
+    assert said in found
 
 
 def test_a_signature_of_a_certificate_is_refused(place, tmp_path, cli):
@@ -254,51 +217,41 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     subprocess.run(["ssh-agent", "-k"], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_a_public_key_signs_by_the_agent(place, tmp_path, agent, verify):
+def test_a_public_key_signs_by_the_agent(place, tmp_path, agent, cli):
     path = shutil.copytree(place / "bundle", tmp_path / "bundle")
-    key = shutil.copy(place / "jdoe.pub", tmp_path / "elsewhere.pub")
-    sign = ["publish", str(path), "--sign", str(key)]
-    assert main(sign) == 2
+    sign = ("publish", path, "--sign", shutil.copy(place / "jdoe.pub", tmp_path))
+    cli(*sign, status=2)
     subprocess.run(["ssh-add", "-q", str(place / "jdoe")], check=True)
-    assert main(sign) == 0
-    assert verify(path, "--signer", place / "jdoe.keys")[0] == 0
-
-
-def missing(folder: Path) -> Path:
-    return folder / "missing"
-
-
-def a_pipe(folder: Path) -> Path:
-    os.mkfifo(folder / "pipe")
-    return folder / "pipe"
-
-
-def garbage(folder: Path) -> Path:
-    (folder / "thesis.pdf").write_bytes(b"%PDF-1.7 \xff")
-    return folder / "thesis.pdf"
+    cli(*sign)
+    cli("verify", path, "--signer", place / "jdoe.keys")
 
 
 def with_passphrase(folder: Path) -> Path:
     return make_key(folder / "locked", passphrase="not told")  # noqa: S106
 
 
-def public_alone(folder: Path) -> Path:
-    make_key(folder / "alone").unlink()
-    return folder / "alone.pub"
+# What lies in the place of a key, which is named by a relative path.
+KEYS: dict[str, Callable[[Path], object]] = {
+    "missing": lambda folder: None,
+    "pipe": lambda folder: os.mkfifo(folder / "pipe"),
+    "thesis.pdf": lambda folder: (folder / "thesis.pdf").write_bytes(b"%PDF \xff"),
+    "locked": with_passphrase,
+    "alone.pub": lambda folder: make_key(folder / "alone").unlink(),
+}
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("key", "said"),
     [
-        (missing, "missing does not exist"),
-        (a_pipe, "is no file"),
-        (garbage, "does not sign: ssh-keygen says: "),
-        (with_passphrase, "incorrect passphrase"),
-        (public_alone, "No private key found"),
+        ("missing", "missing does not exist"),
+        ("pipe", "is no file"),
+        ("thesis.pdf", "does not sign: ssh-keygen says: "),
+        ("locked", "incorrect passphrase"),
+        ("alone.pub", "No private key found"),
     ],
 )
 def test_a_key_that_cannot_sign_is_bad_input(
-    place, tmp_path, make, said, monkeypatch, cli
+    place, tmp_path, key, said, monkeypatch, cli
 ):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     # A program that asks on the screen must not be started.
@@ -308,8 +261,9 @@ def test_a_key_that_cannot_sign_is_bad_input(
     monkeypatch.setenv("SSH_ASKPASS", str(asked))
     monkeypatch.setenv("DISPLAY", ":0")
     results = shutil.copytree(place / "results", tmp_path / "results")
-    key, before = make(tmp_path), files_of(results)
-    (line,) = cli("publish", results, "--sign", key, status=2).err.splitlines()
+    KEYS[key](tmp_path)
+    before, sign = files_of(results), ("--sign", tmp_path / key)
+    (line,) = cli("publish", results, *sign, status=2).err.splitlines()
     assert said in line
     assert "ssh-add" in line
     assert files_of(results) == before
@@ -325,15 +279,9 @@ def test_no_prompt_reaches_the_terminal(place, tmp_path):
     )
     env = {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK"}
     shutil.copytree(place / "bundle", tmp_path / "bundle")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        timeout=60,
-        check=False,
-    )
+    options: Any = {"cwd": tmp_path, "env": env, "timeout": 60}
+    options |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    done = subprocess.run([sys.executable, "-c", code], **options, check=False)
     assert done.returncode == 2
     assert b"incorrect passphrase" in done.stdout
     assert b"Enter passphrase" not in done.stdout
@@ -342,8 +290,7 @@ def test_no_prompt_reaches_the_terminal(place, tmp_path):
 def test_without_ssh_keygen(place, bundle, tmp_path, monkeypatch, cli):
     before = files_of(bundle)
     monkeypatch.setenv("PATH", str(tmp_path))
-    sign = ["publish", str(bundle), "--sign", str(place / "roe")]
-    for words in (sign, ["verify", str(bundle)]):
+    for words in (["publish", bundle, "--sign", place / "roe"], ["verify", bundle]):
         assert "package openssh-client " in cli(*words, status=2).err
     assert files_of(bundle) == before
     cli("verify", place / "bundle")

@@ -26,18 +26,13 @@ class Gpu:
     def run(
         self, name: str, *, launched: float, ts: float, dur: float, stream: int = 7
     ) -> None:
-        number = len(self.events)
-        args = {"correlation": number}
+        args = {"correlation": len(self.events)}
+        launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+        kernel = {"ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur}
         self.events += [
-            {
-                "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel",
-                "ts": launched, "dur": 2.0, "args": args,
-            },
-            {
-                "ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur,
-                "args": {**args, "device": 0, "stream": stream},
-            },
-        ]  # fmt: skip
+            {**launch, "ts": launched, "dur": 2.0, "args": args},
+            {**kernel, "args": {**args, "device": 0, "stream": stream}},
+        ]
 
 
 def trace_of(rank: int) -> list[dict[str, Any]]:
@@ -74,8 +69,9 @@ def total(spans: list[dict[str, Any]], kind: str) -> float:
     return sum(span["ms"] for span in spans if span["kind"] == kind)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_phases_of_a_gpu_are_those_of_its_kernels(rank):
+@pytest.mark.parametrize(("rank", "exposed"), [(0, 0.15), (1, 0.2)])
+def test_phases_and_exposed_communication_of_a_gpu(rank, exposed):
+    """The host is done after 0.1 ms, and the GPU works until 1 ms."""
     spans = find_spans(trace_of(rank))
     late = 0.05 * rank
     phases = {s["name"]: s["ms"] for s in spans if s["kind"] == "phase"}
@@ -84,26 +80,17 @@ def test_phases_of_a_gpu_are_those_of_its_kernels(rank):
         {"load": 0.005, "forward": 0.245, "backward": 0.5, "update": 0.25 + late},
         rel=0.01,
     )
-    assert total(spans, "phase") == pytest.approx(1.0 + late, rel=0.01)
-
-
-@pytest.mark.parametrize(("rank", "exposed"), [(0, 0.15), (1, 0.2)])
-def test_exposed_communication_is_what_no_other_kernel_covers(rank, exposed):
-    spans = find_spans(trace_of(rank))
+    end = max(s["start_ms"] + s["ms"] for s in spans)
+    assert end == pytest.approx(1.0 + late, rel=0.01)
     sent = [span for span in spans if span["kind"] == "communication"]
     # Each operation counts once, by its kernel.
     assert [(s["name"], s["start_ms"]) for s in sent] == [
         (ALL_REDUCE, pytest.approx(0.4)),
         (ALL_REDUCE, pytest.approx(0.7)),
     ]
-    assert total(spans, "communication") == pytest.approx(0.4 + 0.05 * rank, rel=0.01)
+    assert total(spans, "communication") == pytest.approx(0.4 + late, rel=0.01)
+    # What no other kernel covers.
     assert total(spans, "exposed") == pytest.approx(exposed, rel=0.01)
-
-
-def test_kernels_after_the_last_mark_of_the_host_are_not_dropped():
-    """The host is done after 0.1 ms, and the GPU works until 1 ms."""
-    spans = find_spans(trace_of(0))
-    assert max(s["start_ms"] + s["ms"] for s in spans) == pytest.approx(1.0)
 
 
 def test_a_second_step_begins_when_the_first_one_ends_on_the_gpu():
@@ -120,32 +107,22 @@ def test_a_second_step_begins_when_the_first_one_ends_on_the_gpu():
 
 
 def test_without_a_gpu_the_clock_is_that_of_the_host():
-    events = [
-        host("step 0", 1000, 100),
-        host("end of forward", 1030),
-        host("end of backward", 1080),
-        host("gloo:all_reduce", 1060, 30),
-    ]
+    marks = [host("end of forward", 1030), host("end of backward", 1080)]
+    events = [host("step 0", 1000, 100), *marks, host("gloo:all_reduce", 1060, 30)]
     spans = find_spans(events)
     assert [(s["kind"], s["name"], s["start_ms"], s["ms"]) for s in spans] == [
         ("phase", "forward", 0.0, 0.03),
         ("phase", "backward", 0.03, 0.05),
         ("communication", "gloo:all_reduce", 0.06, 0.03),
     ]
-
-
-def test_a_trace_without_steps_has_no_spans():
     assert find_spans([host("aten::mm", 5)]) == []
 
 
-@pytest.mark.parametrize(
-    ("covers", "left"),
-    [
+def test_subtract():
+    for covers, left in (
         ([], [(0, 10), (20, 30)]),
         ([(5, 25)], [(0, 5), (25, 30)]),
         ([(-5, 3), (2, 4), (22, 23)], [(4, 10), (20, 22), (23, 30)]),
         ([(0, 30)], []),
-    ],
-)
-def test_subtract(covers, left):
-    assert subtract([(0, 6), (5, 10), (20, 30)], covers) == left
+    ):
+        assert subtract([(0, 6), (5, 10), (20, 30)], covers) == left
