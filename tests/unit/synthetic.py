@@ -368,14 +368,14 @@ def write_many(root: Path, cells: int) -> Layout:
     """Cells with six launches each; of every ten one cannot run and one has crashed."""
     strategies = ("ddp", "fsdp", "zero1", "mp")
     topologies = ("1x1", "1x2", "1x4", "2x4", "4x4")
-    failed = {"status": "crashed", "reason": "rank 1 ended by SIGSEGV"}
+    failed: dict[str, Any] = {"status": "crashed", "reason": "rank 1 ended by SIGSEGV"}
     planned = []
     for i in range(cells):
         group, at = divmod(i, len(strategies) * len(topologies))
         place, rate = (strategies[at // 5], topologies[at % 5]), 1e-4 * (group + 1)
         suffix = f".learning_rate={rate:g}"
         no = "needs 2 CUDA devices; this machine has 0" if i % 10 == 9 else None
-        changes = {"learning_rate": round(rate, 4), "infeasible": no}
+        changes: Any = {"learning_rate": round(rate, 4), "infeasible": no}
         planned.append(plan_cell(*place, suffix=suffix, **changes))
     layout = write_plan(root, planned)
     for i, one in enumerate(planned):
