@@ -21,7 +21,7 @@ interface: {INTERFACE}
 
 PAUSES = {
     "slurm-init-seconds-before-status-checks": 1,
-    "seconds-between-status-checks": 2,
+    "seconds-between-status-checks": 1,
 }
 
 

@@ -25,6 +25,7 @@ launches: 1
 steps: 3
 warmup: 2
 gate: false
+network_check: false
 time_limit: 120
 """
 

@@ -48,6 +48,7 @@ topology: 2x1
 launches: 1
 steps: 3
 gate: false
+network_check: false
 time_limit: 300
 """
 

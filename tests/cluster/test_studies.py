@@ -22,6 +22,7 @@ oversubscribe: true
 launches: 1
 steps: 3
 gate: false
+network_check: false
 time_limit: 300
 blocks:
   - {strategy: ddp, topology: 4x1}
@@ -39,6 +40,7 @@ init_method: file
 launches: 1
 steps: 3
 gate: false
+network_check: false
 time_limit: 60
 start_within: 15
 """

@@ -29,6 +29,7 @@ launches: 1
 steps: 400
 warmup: 0
 gate: false
+network_check: false
 time_limit: 350
 """
 # These cells run until they are ended.

@@ -48,7 +48,11 @@ def test_a_study_gives_its_table_with_the_published_numbers(
     # One launch shows that the study runs; other tests cover gates.
     copy = project.root / "studies" / study.name
     content = load_yaml(copy)
-    content["overrides"]["laptop"] |= {"launches": 1, "gate": False}
+    content["overrides"]["laptop"] |= {
+        "launches": 1,
+        "gate": False,
+        "collectives": False,
+    }
     copy.write_text(dump_yaml(content))
     only = [f"only={ONLY[study.stem]}"] if study.stem in ONLY else []
     done = project.snakemake(
