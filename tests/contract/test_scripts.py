@@ -225,6 +225,7 @@ def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(tmp_path, form)
     assert reason is not None
     for said in words:
         assert said in reason
+    assert "execution_trace" not in reason  # the words of our own look
 
 
 def test_a_script_over_another_backend_is_refused(tmp_path):

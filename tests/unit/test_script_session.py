@@ -58,6 +58,20 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptS
     made.end()
 
 
+class Wrapper(torch.optim.SGD):
+    """An optimizer that steps by another one, as Horovod's does."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Outer(torch.optim.SGD):
+    """An optimizer with another one inside."""
+
+    def step(self, closure=None):
+        return torch.optim.Adam(self.param_groups[0]["params"]).step(closure)
+
+
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +82,9 @@ class Pair(nn.Module):
 
 
 class Trainer:
-    """Trains a module, and has others."""
+    """Trains a module, and has another one."""
+
+    kind: type[torch.optim.Optimizer] = torch.optim.SGD
 
     def __init__(self) -> None:
         self.model: nn.Module = Pair()
@@ -77,7 +93,7 @@ class Trainer:
         self.optimizer: torch.optim.Optimizer = self.make_optimizer()
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.model.parameters(), lr=0.1)
+        return self.kind(self.model.parameters(), lr=0.1)
 
     def loss(self, model: nn.Module | None = None) -> torch.Tensor:
         return (model or self.model)(torch.ones(2, 3)).square().sum()
@@ -96,35 +112,18 @@ class Accumulation(Trainer):
             super().learn()
 
 
-class Wrapper(torch.optim.SGD):
-    """An optimizer that steps by another one, as Horovod's does."""
-
-    def step(self, closure=None):
-        return super().step(closure)
-
-
-class Outer(torch.optim.SGD):
-    """An optimizer with another one inside."""
-
-    def step(self, closure=None):
-        return torch.optim.Adam(self.param_groups[0]["params"]).step(closure)
-
-
 class NestedByInheritance(Trainer):
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        return Wrapper(self.model.parameters(), lr=0.1)
+    kind = Wrapper
 
 
 class NestedByCall(Trainer):
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        return Outer(self.model.parameters(), lr=0.1)
+    kind = Outer
 
 
 class Closure(Trainer):
     """Computes within the step, once or several times."""
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.LBFGS(self.model.parameters(), max_iter=3)
+    kind = torch.optim.LBFGS
 
     def iterate(self) -> None:
         def closure() -> torch.Tensor:

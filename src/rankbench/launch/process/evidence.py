@@ -23,6 +23,8 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\):$")
 _FRAME = re.compile(r' +File "(?P<file>.+)", line (?P<line>\d+),? in (?P<name>.+)$')
 _FATAL = re.compile(
     r"(?:Fatal Python error: |Extension modules: |  <no Python frame>).*"
+    # What torch logs when it observes what the ranks of a script exchange.
+    r"|.*execution_trace_observer\.cpp"
 )
 # What Slurm says when it ends the tasks of a step: a consequence of something else.
 _ENDS_TASKS = re.compile(

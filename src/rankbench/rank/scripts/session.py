@@ -134,7 +134,6 @@ class ScriptSession:
         self.counter = StepCounter(on_step=self._on_step, on_phase=self._mark)
         self.root: nn.Module | None = None
         self.inputs: str | None = None
-        self._is_ddp = False
         self.weights: str | None = None
         self._looked = 1 + min(warmup, LOOKED_AT)
         self.is_marked = False
@@ -199,7 +198,6 @@ class ScriptSession:
         if self.root is None:
             self.root = self._search.end()
             if self.root is not None:
-                self._is_ddp = isinstance(self.root, DistributedDataParallel)
                 self._stop_watching = watch(self.root, self._on_forward)
         self.opened = usage.process_age()
         self.device = self.find_device(self)
@@ -226,8 +224,7 @@ class ScriptSession:
         self.window.clock.begin(0)
 
     def _on_forward(self, inputs: Any) -> None:
-        if self._is_ddp:
-            self._is_ddp = False
+        if self.inputs is None and isinstance(self.root, DistributedDataParallel):
             self.inputs = digest_values(inputs)
         self._mark("load")
         if self.window is not None:
