@@ -412,7 +412,7 @@ LIES = [
         ("a cell less", lacks(PLAN, "cells.0"), "table.csv, row 3"),
         ("another word", raw("table.html", "convnet", "resnet9"), "table.html, line"),
         ("other data", raw("sections/scaling.csv", "ddp", "zero"), "scaling.csv, row"),
-        ("pickled steps", member(PICKLED), "Object arrays"),
+        ("pickled steps", member(PICKLED), "not floats"),
         ("a record of NaN", text(RECORD, '{"schema": 1, "status": NaN}'), RECORD),
         ("other hosts", raw(ABOUT, "Example CPU", "Faster CPU"), "about.json, hosts"),
         (

@@ -7,6 +7,7 @@ here needs no check behind.
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import re
 import sys
@@ -34,11 +35,7 @@ from rankbench.schema import compile_schema, load_schema
 # Bytes, by kind.
 _LONGEST = {"record": 4 * 1024**2}
 _SHOWN = 60  # Number of characters that are shown of a refused value.
-
-# Keys of the record of a measured launch, in addition to those that the schema
-# requires.
-_MEASURED = ("wanted", "cell_hash")
-_IF_OK = "ranks"
+_HEADER = 128  # Of an array, as numpy pads it.
 
 # A rank never writes values beyond these.
 _LONGEST_STEP = 1e9  # seconds
@@ -87,8 +84,9 @@ class Launch:
             "seconds": (count, phases),
             "loss": (warmup + count,),
         }
+        path = self.directory / "steps.npz"
         try:
-            with zipfile.ZipFile(self._steps) as archive:
+            with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
                 found = {
                     name: self._read(archive, name, shape)
                     for name, shape in shapes.items()
@@ -97,16 +95,12 @@ class Launch:
             # Damage may be in the directory of the zip, in the header of an array, or
             # in a checksum. Each raises exceptions of its own.
             reason = first_line(str(error)) or type(error).__name__
-            raise ValueError(f"{self._steps} is damaged: {reason}") from error
+            raise ValueError(f"{path} is damaged: {reason}") from error
         # In a pipeline, the last stage alone knows the loss. NaN if one of the ranks
         # that know it has no number: training has diverged.
         known = [losses for losses in found["loss"] if not np.isnan(losses).all()]
         mean = np.asarray(np.mean(known or found["loss"], axis=0))
         return Steps(found["warmup"], found["seconds"], mean)
-
-    @property
-    def _steps(self) -> Path:
-        return self.directory / "steps.npz"
 
     def _read(
         self, archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
@@ -135,14 +129,24 @@ def _read_array(
     # Ranks do not compress arrays, so reading never gives more bytes than the file has.
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
-    with archive.open(info) as file:
-        array = np.lib.format.read_array(file, allow_pickle=False)
-        if file.read(1):
-            raise ValueError(f"{name} is longer than its array")
-    if array.shape != shape or array.dtype not in (np.float32, np.float64):
-        found = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(f"{name} has {found}, not floats of shape {shape}")
-    return array.astype(float)
+    data = archive.read(info)
+    form, begin = _read_header(data[:_HEADER])
+    if form not in ((shape, False, np.float32), (shape, False, np.float64)):
+        raise ValueError(f"{name} has {form}, not floats of shape {shape}")
+    return np.frombuffer(data, form[2], offset=begin).reshape(shape).astype(float)
+
+
+@functools.lru_cache
+def _read_header(begin: bytes) -> tuple[tuple[tuple[int, ...], bool, Any], int]:
+    """Shape, order and type of an array, and where its values begin in its file.
+
+    Most arrays of an experiment begin alike, and numpy needs longer for a header than
+    for the values.
+    """
+    file = io.BytesIO(begin)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array of another version")
+    return np.lib.format.read_array_header_1_0(file), file.tell()
 
 
 def read_launches(
@@ -201,13 +205,17 @@ def _share(new: Any, old: Any) -> Any:
         return old
     if isinstance(new, dict):
         beside = old if isinstance(old, dict) else {}
-        return {sys.intern(k): _share(v, beside.get(k)) for k, v in new.items()}
+        return {
+            sys.intern(key): value
+            if isinstance(value, float)
+            else _share(value, beside.get(key))
+            for key, value in new.items()
+        }
     if isinstance(new, list):
         others = old if isinstance(old, list) else []
-        return [
-            _share(*both) for both in itertools.zip_longest(new, others[: len(new)])
-        ]
-    return new
+        pairs = itertools.zip_longest(new, others[: len(new)])
+        return [_share(*both) for both in pairs]
+    return sys.intern(new) if isinstance(new, str) else new
 
 
 def read_launch(directory: Path, *, measured: bool = True) -> Launch:
@@ -219,9 +227,9 @@ def read_launch(directory: Path, *, measured: bool = True) -> Launch:
     path = directory / "record.json"
     record = read_checked(path, "record", version=RECORD_VERSION)
     if measured:
-        needed = (*_MEASURED, _IF_OK) if record["status"] == "ok" else _MEASURED
-        missing = [name for name in needed if name not in record]
-        if missing:
+        # Beside those that the schema requires.
+        needed = ["wanted", "cell_hash", *["ranks"] * (record["status"] == "ok")]
+        if missing := [name for name in needed if name not in record]:
             raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
     return Launch(directory, complete(record))
 
