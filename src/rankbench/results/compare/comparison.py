@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,15 +37,7 @@ from rankbench.results.elements.text import (
     show_estimate,
 )
 from rankbench.results.numbers import statistics
-from rankbench.results.numbers.statistics import (
-    CONFIDENCE,
-    MIN_LAUNCHES,
-    Estimate,
-    LogRatio,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from rankbench.results.numbers.statistics import Estimate, LogRatio
 
 FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
 WORSE, LOST, BETTER, EQUAL, UNTOLD = "worse", "lost", "better", "equal", "cannot tell"
@@ -66,7 +58,7 @@ VERDICTS = {
     OTHER_SESSION: "their launches took no turns, so the day may be the cause",
     PASS: "the bracket is above the share",
     SAME: "one is a copy of the other: nothing was compared",
-    TOO_FEW: f"needs {MIN_LAUNCHES} launches or more on both sides",
+    TOO_FEW: f"needs {statistics.MIN_LAUNCHES} launches or more on both sides",
     GAINED: "has a number for the first time",
     CHANGED: "defined otherwise: not compared",
     NO_NUMBER: "there is no number to compare with",
@@ -160,7 +152,7 @@ def compare(
     *,
     at_least: float | None = None,
     by_date: bool = False,
-    confidence: float = CONFIDENCE,
+    confidence: float = statistics.CONFIDENCE,
     margin: float = statistics.MARGIN,
 ) -> Comparison:
     """Compare the throughput of cells that sides have in common.
@@ -263,8 +255,10 @@ def _find_obstacle(
     if old.identities & new.identities:
         return SAME, "both sides have the same launches"
     alone = old if not old.is_published else new
-    if (few := min(len(new.throughput), len(alone.throughput))) < MIN_LAUNCHES:
-        return TOO_FEW, f"{few} launches; {MIN_LAUNCHES} are needed"
+    if (
+        few := min(len(new.throughput), len(alone.throughput))
+    ) < statistics.MIN_LAUNCHES:
+        return TOO_FEW, f"{few} launches; {statistics.MIN_LAUNCHES} are needed"
     return "", ""
 
 
@@ -276,7 +270,7 @@ def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
         rates = new.throughput, old.throughput
         return found or statistics.ratio_of_samples(*rates), found is not None
     logs, error = np.log(new.throughput) - math.log(old.throughput[0]), math.inf
-    if len(logs) >= MIN_LAUNCHES:
+    if len(logs) >= statistics.MIN_LAUNCHES:
         error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
     freedom = max(1, len(logs) - 1)
     value = float(logs.mean())
@@ -284,14 +278,10 @@ def _find_ratio(old: CellLaunches, new: CellLaunches) -> tuple[LogRatio, bool]:
 
 
 def _judge(
-    cell: ComparedCell,
-    found: LogRatio | None,
-    confidence: float,
-    margin: float,
+    cell: ComparedCell, found: LogRatio | None, confidence: float, margin: float
 ) -> ComparedCell:
     """The cell with the verdict on its code, if its launches took turns."""
-    ratio = found.bracket(confidence) if found else None
-    verdict = cell.verdict
+    ratio, verdict = found and found.bracket(confidence), cell.verdict
     if ratio and not verdict:
         verdict = BETTER if ratio.value > 1 else WORSE
         if ratio.interval is None:
@@ -306,33 +296,26 @@ def _judge(
 
 
 def _judge_share(
-    cell: ComparedCell,
-    found: LogRatio | None,
-    confidence: float,
-    at_least: float,
+    cell: ComparedCell, found: LogRatio | None, confidence: float, at_least: float
 ) -> ComparedCell:
     """The cell with the verdict on the machine: whether it keeps a share."""
-    ratio = found.bracket(confidence) if found else None
-    verdict, why = UNDECIDED, cell.why
-    ends = ratio.printed()[0].interval if ratio else None
+    ratio, verdict, why = found and found.bracket(confidence), UNDECIDED, cell.why
+    ends = ratio and ratio.printed()[0].interval
     if not cell.old.throughput:
         verdict = NO_NUMBER
     elif cell.verdict:
         if cell.new and cell.new.status in _FAILED:
             verdict = FAIL
     elif found and cell.new and ends:
-        if ends[0] > at_least:
-            verdict = PASS
-        elif ends[1] < at_least:
-            verdict = FAIL
+        if not ends[0] <= at_least <= ends[1]:
+            verdict = PASS if ends[0] > at_least else FAIL
         else:
-            distance = abs(found.value - math.log(at_least))
-            alone = len(cell.new.throughput)
-            more = found.launches_for(distance, confidence, alone=alone)
+            distance, alone = abs(found.value - math.log(at_least)), cell.new.throughput
+            more = found.launches_for(distance, confidence, alone=len(alone))
             about = f"about {more}" if more else f"not even {statistics.MOST_LAUNCHES}"
             why = f"{about} launches would decide"
     elif found:
-        why = f"{found.launches} launches count; {MIN_LAUNCHES} are needed"
+        why = f"{found.launches} launches count; {statistics.MIN_LAUNCHES} are needed"
     return replace(cell, verdict=verdict, ratio=ratio, why=why)
 
 
@@ -371,17 +354,19 @@ def write_page(path: Path, comparison: Comparison) -> None:
     """
     from rankbench.results.render.files import write_page as write
 
-    question = "Which run is the fastest?"
-    if comparison.by_date:
-        question = "When did the speed change?"
+    asked = (
+        "When did the speed change"
+        if comparison.by_date
+        else "Which run is the fastest"
+    )
     drawing = Drawing(
         name=path.stem,
-        question=question,
+        question=f"{asked}?",
         caption=(
             "Each dot is a launch, each bar the mean of a run. Colors are machines. "
             "Dashed: software, image or code changed. The table has the verdicts."
         ),
-        draw=partial(_draw, comparison, question),
+        make=partial(_draw, comparison),
     )
     notes, grid, lines = describe(comparison)
     notes.append(Note("verdicts", " ".join(lines)))
@@ -530,15 +515,14 @@ def _summarise(comparison: Comparison) -> Iterator[str]:
             yield f"not in {labels[side.name]}: {', '.join(names)}"
 
 
-def _draw(comparison: Comparison, question: str, width: float) -> Figure:
+def _draw(comparison: Comparison, width: float) -> plotting.Figure:
     """The throughput of each cell through all sides: a panel for each cell."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     labels, sides = _labels(comparison), comparison.sides
     ids = list(dict.fromkeys(str(row[0]) for row in _make_grid(comparison).rows))
-    figure, grid = plotting.make_figure(
-        [_HEIGHT] * min(_MOST_PANELS, len(ids)) or [1.0], width=width, question=question
-    )
+    heights = [_HEIGHT] * min(_MOST_PANELS, len(ids)) or [1.0]
+    figure, grid = plotting.make_figure(heights, width=width)
     colors: dict[str, str] = {}
     for (axes,), name in zip(grid, ids, strict=False):
         plotting.write_title(axes, name)

@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -167,16 +167,8 @@ def read_sides(path: Path, key: str, values: Sequence[str]) -> list[Side]:
                     f"{path}: no cell has {key}={value} (there are {', '.join(known)})"
                 )
             named = {names.get(rest, row.id): row for rest, row in own.items()}
-            side = _make_side(f"{path}, {key}={value}", results.experiment, named)
-            cells = {
-                name: replace(
-                    side.cells[name],
-                    hash=rest,
-                    rounds=[round_of(record) for record in row.counted["record"]],
-                )
-                for (name, row), rest in zip(named.items(), own, strict=True)
-            }
-            sides.append(replace(side, cells=cells))
+            said = f"{path}, {key}={value}"
+            sides.append(_make_side(said, results.experiment, named, [*own]))
         return sides
 
 
@@ -204,13 +196,23 @@ def _without(cell: Cell, key: str) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def _make_side(name: str, experiment: str, rows: Mapping[str, Summary]) -> Side:
-    """The launches of these rows, each under the id that it is given."""
+def _make_side(
+    name: str,
+    experiment: str,
+    rows: Mapping[str, Summary],
+    alike: Sequence[str] = (),
+) -> Side:
+    """The launches of these rows, each under the id that it is given.
+
+    Args:
+        alike: what identifies each, if the sides are of one experiment.
+    """
     cells = {}
-    for cell_id, row in rows.items():
+    hashes = alike or [row.cell.hash() for row in rows.values()]
+    for (cell_id, row), own in zip(rows.items(), hashes, strict=True):
         records = row.counted["record"].tolist()
         cells[cell_id] = CellLaunches(
-            hash=row.cell.hash(),
+            hash=own,
             status=row.status,
             reason=row.reason,
             marks=row.marks,
@@ -218,6 +220,7 @@ def _make_side(name: str, experiment: str, rows: Mapping[str, Summary]) -> Side:
             launches=len(row.launches),
             throughput=tuple(row.counted["throughput"].tolist()),
             started=tuple(str(record["started"]) for record in records),
+            rounds=[round_of(record) for record in records] if alike else (),
             unit=row.cell.unit,
         )
     times = (time for cell in cells.values() for time in cell.started)

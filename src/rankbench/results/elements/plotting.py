@@ -149,14 +149,13 @@ def color_phases(names: Iterable[str]) -> dict[str, Any]:
 
 
 def make_figure(
-    heights: Sequence[float], *, width: float, question: str = "", columns: int = 1
+    heights: Sequence[float], *, width: float, columns: int = 1
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure with rows of panels below each other.
 
     Args:
         heights: of the rows, in inches.
         width: of the figure, in inches.
-        question: that the figure answers; its title.
         columns: panels in a row, which share their vertical axis.
     """
     from matplotlib.figure import Figure
@@ -169,8 +168,6 @@ def make_figure(
         height_ratios=list(heights),
         sharey="row" if columns > 1 else False,
     )
-    if question:
-        figure.suptitle(question, x=0.01, ha="left", size=11, weight="bold")
     return figure, [list(row) for row in grid]
 
 

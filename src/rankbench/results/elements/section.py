@@ -22,10 +22,6 @@ from rankbench.results.numbers.series import Panel, cut
 from rankbench.results.numbers.statistics import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from rankbench.results.numbers.result_set import ResultSet, Summary
 
 
@@ -56,13 +52,19 @@ class Drawing:
         name: the plot is `plots/NAME.svg` and `.png`; its section has the data.
         question: that it answers; its title.
         caption: how to read it.
-        draw: width in inches -> the figure.
+        make: width in inches -> the figure, without its title.
     """
 
     name: str
     question: str
     caption: str
-    draw: Callable[[float], Figure]
+    make: Callable[[float], plotting.Figure]
+
+    def draw(self, width: float) -> plotting.Figure:
+        """The figure, so many inches wide."""
+        figure = self.make(width)
+        figure.suptitle(self.question, x=0.01, ha="left", size=11, weight="bold")
+        return figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,11 +233,11 @@ class PanelPlot:
     name: str
     question: str
     caption: str
-    draw: Callable[[Sequence[Axes], Panel, Styles], Ends | None]
+    draw: Callable[[Sequence[plotting.Axes], Panel, Styles], Ends | None]
     says: Callable[[Panel], bool] = lambda _: True
     height: Callable[[Panel], float] = lambda panel: fit_labels(len(panel.series))
     lines: Mapping[str, str] = field(default_factory=dict)
-    legend: Callable[[Sequence[Panel]], Sequence[Artist]] = lambda _: ()
+    legend: Callable[[Sequence[Panel]], Sequence[plotting.Artist]] = lambda _: ()
     explains: str = "means"
     beside: int = 1
     always: bool = False
@@ -251,7 +253,7 @@ def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawin
                 name=plot.name,
                 question=plot.question,
                 caption=plot.caption,
-                draw=partial(_draw, plot, panels, found.panels) if panels else nothing,
+                make=partial(_draw, plot, panels, found.panels) if panels else nothing,
             )
 
 
@@ -296,14 +298,11 @@ def make_plot_section(
 
 def _draw(
     plot: PanelPlot, panels: Sequence[Panel], known: Sequence[Panel], width: float
-) -> Figure:
+) -> plotting.Figure:
     shown = cut(panels, panels_at_most=MOST_PANELS, cells=_MOST_CELLS)
     styles = plotting.choose_styles(shown, known)
     figure, grid = plotting.make_figure(
-        list(map(plot.height, shown)),
-        width=width,
-        question=plot.question,
-        columns=plot.beside,
+        list(map(plot.height, shown)), width=width, columns=plot.beside
     )
     for row, panel in zip(grid, shown, strict=True):
         plotting.write_title(row[0], panel.title)
@@ -318,7 +317,7 @@ def _draw(
     return figure
 
 
-def _draw_nothing(found: ResultSet, width: float) -> Figure:
+def _draw_nothing(found: ResultSet, width: float) -> plotting.Figure:
     """A sentence in the place of a plot: no cell is ok."""
     from matplotlib.figure import Figure
 

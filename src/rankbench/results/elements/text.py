@@ -23,12 +23,16 @@ _DOT = re.compile(r"\.(?!\d+(?:e[+-]?\d+)?(?:\.|$))")
 _MOST_DIGITS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A term and its explanation, in plain text."""
+class Note(NamedTuple):
+    """A term and its explanation, in plain text.
+
+    Attributes:
+        more: of an answer, said if there are lines for it, each on a line of its own.
+    """
 
     term: str
     text: str
+    more: Sequence[str] = ()
 
 
 class Text(NamedTuple):

@@ -52,17 +52,6 @@ _PEAKS: tuple[tuple[str, float | None, float, float | None, float], ...] = (
 )
 
 
-def flops_of(summary: Summary) -> tuple[float, str] | None:
-    """Operations of a sample or token, and how they are known; None if they are not."""
-    model = summary.records[0]["model"]
-    formula = model.get("flops_by_formula")
-    flops = formula or model.get("flops_per_sample")
-    if not flops:
-        return None
-    units = summary.cell.units_per_sample
-    return flops / units, FORMULA if formula else COUNTED
-
-
 def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
     """The largest rate of a device of a row, in TFLOP/s.
 
@@ -100,15 +89,18 @@ def find_rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
 
     `mfu_pct`: model FLOPs utilisation in percent; else `reason` says why it is unknown.
     """
-    cell, found = summary.cell, flops_of(summary) if summary.records else None
-    if not found or not (
+    cell = summary.cell
+    model = summary.records[0]["model"] if summary.records else {}
+    formula = model.get("flops_by_formula")
+    flops = (formula or model.get("flops_per_sample") or 0) / cell.units_per_sample
+    if not flops or not (
         cell.device == "cuda" or cell.precision in peaks or cell.unit == "tokens"
     ):
         return {}
-    flops, known_by = found
     rate = summary.rate * flops / summary.devices / 1e12
     row: dict[str, Any] = {"precision": cell.precision, "tflop_s": rate}
     if cell.unit == "tokens":
+        known_by = FORMULA if formula else COUNTED
         row |= {"mflop_per_token": flops / 1e6, "flops_by": known_by}
     try:
         peak = peak_of(summary, peaks)
@@ -119,10 +111,9 @@ def find_rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         reason = f"{rate:.4g} TFLOP/s is above the peak: correct peak_tflops"
         return {**row, "peak_tflop_s": peak, "reason": reason}
     row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
-    model = summary.records[0]["model"]
     again = model.get("flops_again", {}).get(cell.checkpointing)
-    if again and (counted := model.get("flops_by_formula")):
-        row["hfu_pct"] = (1 + again / counted) * mfu
+    if again and formula:
+        row["hfu_pct"] = (1 + again / formula) * mfu
     return row
 
 
@@ -166,33 +157,26 @@ def find_energy(summary: Summary) -> dict[str, Any]:
     unknown = [one for one in found if isinstance(one, str)]
     if unknown and summary.cell.device != "cuda":
         return {}
-    known = [one for one in found if isinstance(one, tuple)]
-    return {
-        **_describe_devices(devices),
-        **(
-            {"energy_unknown": unknown[0]}
-            if unknown
-            else {
-                "j_per_sample": geometric_mean([joules for joules, _ in known]),
-                "watts": geometric_mean([watts for _, watts in known]),
-            }
-        ),
-    }
+    row = _describe_devices(devices)
+    if unknown:
+        return {**row, "energy_unknown": unknown[0]}
+    joules, watts = zip(*(one for one in found if isinstance(one, tuple)), strict=True)
+    own = {"j_per_sample": geometric_mean(joules), "watts": geometric_mean(watts)}
+    return {**row, **own}
 
 
 def _energy_of(record: Record) -> tuple[float, float] | str:
     """Joules of a sample and watts of a device in a launch; or why they are unknown."""
     told = [rank["energy"] for rank in record["ranks"]]
     read = [one for one in told if one["devices"]]
+    missing = [str(one["reason"]) for one in told if not one["devices"]]
     if not read:
-        return str(told[0]["reason"])
+        return missing[0]
     uuids = [gpu["uuid"] for rank in record["ranks"] for gpu in rank["gpus"]]
     if len(set(uuids)) < len(uuids):
         return "ranks share a GPU, whose counter does not tell them apart"
-    on_gpus = bool(uuids)
-    missing = [one["reason"] for one in told if not one["devices"]] if on_gpus else []
-    if missing:
-        return str(missing[0])
+    if uuids and missing:
+        return missing[0]
     seconds = min(one["seconds"] for one in read)
     if seconds < SHORTEST:
         steps = math.ceil(record["steps"] * SHORTEST / seconds)

@@ -313,13 +313,17 @@ def slowest_rank(*parts: Values) -> Values:
     return np.concatenate(totals, axis=1)
 
 
-def memory_of_device(record: Record, device: str) -> float | None:
-    """MiB of the smallest GPU, or of the smallest host; None if it is not recorded."""
-    hosts = record["hosts"]
+def memory_for_rank(record: Record, device: str, ranks: int) -> float | None:
+    """MiB that a rank may use at most; None if that is not recorded.
+
+    Args:
+        ranks: that share the memory of a host.
+    """
+    places, share = record["hosts"], ranks
     if device == "cuda":
-        hosts = [gpu for host in hosts for gpu in host["gpus"]]
-    sizes = [one["memory_gib"] for one in hosts if one.get("memory_gib")]
-    return 1024.0 * min(sizes) if sizes else None
+        places, share = [gpu for host in places for gpu in host["gpus"]], 1
+    sizes = [one["memory_gib"] for one in places if one.get("memory_gib")]
+    return 1024.0 * min(sizes) / share if sizes else None
 
 
 def peak_memory(ranks: Sequence[Record]) -> float:

@@ -36,19 +36,11 @@ from rankbench.record import (
     still_wanted,
     why_stale,
 )
+from rankbench.results.numbers import statistics
 from rankbench.results.numbers.hosts import find_slow_hosts
 from rankbench.results.numbers.launches import Values, make_frame, measure
 from rankbench.results.numbers.series import Panel, make_panels
-from rankbench.results.numbers.statistics import (
-    CONFIDENCE,
-    Estimate,
-    Fit,
-    confidence_of_each,
-    find_drifting,
-    geometric_mean,
-    judge,
-    mean,
-)
+from rankbench.results.numbers.statistics import Estimate, Fit
 from rankbench.results.read.archive import refuse_links
 from rankbench.results.read.records import Launch, read_checked, read_launches
 from rankbench.stopping import LaunchHistory, find_ended
@@ -67,13 +59,13 @@ def _alone(average: Average) -> Average:
 
 # Numbers of launches -> how they become a number of their row.
 OF_LAUNCHES = {
-    "throughput": _alone(geometric_mean),
-    "step_ms": _alone(mean),
-    "epoch_s": _alone(mean),
-    "total_s": _alone(mean),
-    "memory_mib": mean,
-    "setup_memory_mib": mean,
-    "accuracy": mean,
+    "throughput": _alone(statistics.geometric_mean),
+    "step_ms": _alone(statistics.mean),
+    "epoch_s": _alone(statistics.mean),
+    "total_s": _alone(statistics.mean),
+    "memory_mib": statistics.mean,
+    "setup_memory_mib": statistics.mean,
+    "accuracy": statistics.mean,
 }
 
 # A workload, and what sets cells apart from others of it, or "".
@@ -149,7 +141,7 @@ class Summary:
     efficiency_base: Summary | None = field(default=None, repr=False)
     paired: bool | None = None
     fit: Fit | None = field(default=None, repr=False)
-    confidence: float = CONFIDENCE
+    confidence: float = statistics.CONFIDENCE
     look: int = 1
 
     @property
@@ -477,8 +469,10 @@ def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
     asked = [{record["wanted"] for record in row.records} for row in ok]
     look = max(map(len, asked), default=1)
     count = sum(name != base for name, base in ratios)
-    confidence = confidence_of_each(count, look=look)
-    drifting = find_drifting({r.id: r.launches["throughput"].tolist() for r in ok})
+    confidence = statistics.confidence_of_each(count, look=look)
+    drifting = statistics.find_drifting(
+        {r.id: r.launches["throughput"].tolist() for r in ok}
+    )
     slow = find_slow_hosts(ok)
     measured = {}
     for row in ok:
@@ -581,7 +575,7 @@ def _compare(
             paired = paired is not False and found is not None
             if found is not None:
                 ratio = found.bracket(row.confidence).scaled(factor)
-                numbers[column] = replace(ratio, verdict=judge(ratio))
+                numbers[column] = replace(ratio, verdict=statistics.judge(ratio))
     speedup_base, efficiency_base = (rows[base] if base else None for base in bases)
     compared = [row, *(one for one in (speedup_base, efficiency_base) if one)]
     marks = {

@@ -34,7 +34,7 @@ from rankbench.cell import Shape
 from rankbench.decoder import split_evenly
 from rankbench.record import Record
 from rankbench.results.numbers.launches import EXCHANGE
-from rankbench.results.numbers.losses import find_sweeps
+from rankbench.results.numbers.losses import Sweep, find_sweeps
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.read.records import Launch
@@ -56,16 +56,6 @@ Bucket = tuple[float, float]
 
 
 # --- how long an operation takes on more ranks than it was measured on ---------------
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call that was measured: a tensor of so many bytes on so many ranks."""
-
-    operation: str
-    ranks: int
-    size: float
-    seconds: float
 
 
 # Of an algorithm, as functions of the number of ranks: how many messages follow each
@@ -116,32 +106,28 @@ class Operation:
         return float(fitted * math.exp(rest))
 
 
-def fit_network(calls: Sequence[Call]) -> dict[str, Operation]:
+def fit_network(sweeps: Sequence[Sweep]) -> dict[str, Operation]:
     """Fit each operation that has a known algorithm."""
-    names = dict.fromkeys(call.operation for call in calls)
-    return {
-        name: min(
-            (
-                _fit(shares, [call for call in calls if call.operation == name])
-                for shares in _ALGORITHMS[name]
-            ),
-            key=lambda fitted: fitted[0],
-        )[1]
-        for name in names
-        if name in _ALGORITHMS
-    }
+    found = {}
+    for name in dict.fromkeys(sweep.operation for sweep in sweeps):
+        own = [sweep for sweep in sweeps if sweep.operation == name]
+        fitted = [_fit(shares, own) for shares in _ALGORITHMS.get(name, ())]
+        if fitted:
+            _, found[name] = min(fitted, key=lambda one: one[0])
+    return found
 
 
-def _fit(shares: Shares, calls: Sequence[Call]) -> tuple[float, Operation]:
+def _fit(shares: Shares, sweeps: Sequence[Sweep]) -> tuple[float, Operation]:
     """The sum of squared relative errors, and the fitted model."""
     # Relative errors count, so that small calls matter as much as large ones.
     steps, volume = shares
-    terms = [(steps(c.ranks), volume(c.ranks) * c.size) for c in calls]
-    known = np.array(terms) / np.array([[call.seconds] for call in calls])
-    (alpha, beta), error = optimize.nnls(known, np.ones(len(calls)))
+    points = [(sweep.ranks, point) for sweep in sweeps for point in sweep.points]
+    terms = [(steps(ranks), volume(ranks) * point.size) for ranks, point in points]
+    known = np.array(terms) / np.array([[p.us.value / 1e6] for _, p in points])
+    (alpha, beta), error = optimize.nnls(known, np.ones(len(points)))
     rest: dict[float, list[float]] = {}
-    for call, fitted in zip(calls, known @ (alpha, beta), strict=True):
-        rest.setdefault(call.size, []).append(-math.log(fitted))
+    for (_, point), fitted in zip(points, known @ (alpha, beta), strict=True):
+        rest.setdefault(point.size, []).append(-math.log(fitted))
     medians = {size: float(np.median(rest[size])) for size in sorted(rest)}
     return float(error), Operation(shares, float(alpha), float(beta), medians)
 
@@ -188,13 +174,11 @@ class Scale:
         buckets: bytes of what DDP sends together, and its seconds since the start of
             backward; empty if not recorded.
         stages: None if this is no pipeline, or if it recorded too little.
-        calls: times of the operations by themselves.
-        memory: MiB of the rank that used most.
+        sweeps: times of the operations by themselves.
     """
 
     summary: Summary
     shape: Shape
-    devices: int
     throughput: Estimate
     work: float
     exposed: float
@@ -206,8 +190,11 @@ class Scale:
     weights: float
     buckets: tuple[tuple[float, float], ...]
     stages: Stages | None
-    calls: tuple[Call, ...]
-    memory: float
+    sweeps: Sequence[Sweep]
+
+    @property
+    def devices(self) -> int:
+        return self.summary.devices
 
     @property
     def step(self) -> float:
@@ -234,18 +221,12 @@ def read_scale(summary: Summary) -> Scale:
     return Scale(
         summary=summary,
         shape=Shape(**records[0]["shape"]),
-        devices=summary.devices,
         throughput=geometric_mean(rates).scaled(1 / summary.cell.units_per_sample),
         work=work.median() / 1e3,
         exposed=launches["exchange"].median() / 1e3,
         is_separate=bool(launches["is_separate"].all()),
         has_exchange=has_exchange,
-        window=_middle(
-            [
-                sum(own.get(phase, 0.0) for phase in hiding) / 1e3
-                for own in launches["phase_ms"]
-            ]
-        ),
+        window=_median_of(summary, hiding),
         late=np.concatenate([*map(_late, launches["directory"], records)]),
         operations={}
         if None in times
@@ -253,17 +234,14 @@ def read_scale(summary: Summary) -> Scale:
         weights=float(model.get("parameter_bytes") or 0),
         buckets=_buckets(records),
         stages=_stages(summary),
-        calls=tuple(
-            Call(sweep.operation, sweep.ranks, p.size, p.us.value / 1e6)
-            for sweep in sweeps
-            for p in sweep.points
-        ),
-        memory=summary.numbers["memory_mib"].value,
+        sweeps=sweeps,
     )
 
 
-def _middle(values: Sequence[float]) -> float:
-    return float(np.median(values))
+def _median_of(summary: Summary, phases: Collection[str]) -> float:
+    """Seconds of these phases of a step, median over launches."""
+    each = summary.launches["phase_ms"]
+    return float(np.median([sum(o.get(p, 0.0) for p in phases) for o in each]) / 1e3)
 
 
 def _late(directory: Path, record: Record) -> NDArray[np.float64]:
@@ -300,15 +278,17 @@ def _stages(summary: Summary) -> Stages | None:
     on_mesh = "pipe" in summary.cell.options
     if on_mesh or not all("forward_s" in rank for ranks in launches for rank in ranks):
         return None
+
+    def median(name: str) -> float:
+        return float(np.median([sum(r[name] for r in ranks) for ranks in launches]))
+
     costs = launches[0][0].get("part_costs") or ()
     return Stages(
         schedule=str(summary.cell.options.get("schedule")),
         microbatches=int(launches[0][0]["microbatches"]),
-        forward=_middle([sum(r["forward_s"] for r in ranks) for ranks in launches]),
-        backward=_middle([sum(r["backward_s"] for r in ranks) for ranks in launches]),
-        update=_middle(
-            [own.get("update", 0.0) / 1e3 for own in summary.launches["phase_ms"]]
-        ),
+        forward=median("forward_s"),
+        backward=median("backward_s"),
+        update=_median_of(summary, ("update",)),
         costs=tuple(map(float, costs)),
         counts=tuple(
             len(stage) for rank in launches[0] for stage in rank.get("stages", ())
@@ -332,7 +312,7 @@ def find_model(scales: Sequence[Scale]) -> _DataParallel | _Pipeline | str:
         return _Pipeline.fit(several)
     if any(scale.shape.replica_ranks > 1 for scale in scales):
         return "its ranks share replicas, and what they exchange is not recorded"
-    if any(call.ranks < scale.shape.ranks for scale in several for call in scale.calls):
+    if any(one.ranks < scale.shape.ranks for scale in several for one in scale.sweeps):
         return "its ranks exchange within groups, whose sizes do not scale"
     if not all(scale.operations and scale.weights for scale in several):
         return "there is no sweep of its operations (collectives: true measures it)"
@@ -384,7 +364,7 @@ class _DataParallel:
     def fit(cls, scales: Sequence[Scale]) -> _DataParallel:
         several = [scale for scale in scales if scale.shape.ranks > 1]
         late = np.sort(np.concatenate([scale.late for scale in several]))
-        network = fit_network([call for scale in several for call in scale.calls])
+        network = fit_network([sweep for scale in several for sweep in scale.sweeps])
         pure = [scale for scale in scales if _is_pure(scale)]
         last = several[-1]
         # Without a phase for communication, forward and backward contain it.

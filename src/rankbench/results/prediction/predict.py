@@ -19,7 +19,7 @@ from scipy import optimize
 from rankbench.cell import OF_PLACE, PLACEMENT, Cell, Shape
 from rankbench.plan import PredictedCell
 from rankbench.record import OVERSUBSCRIBED
-from rankbench.results.numbers.launches import memory_of_device
+from rankbench.results.numbers.launches import memory_for_rank
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.prediction.mechanism import Scale, find_model, read_scale
@@ -133,9 +133,8 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     base = chosen[-1].efficiency_base
     memory = _predict_memory(scales, target, doublings)
     record = scales[-1].summary.records[0]
-    limit = memory_of_device(record, target.cell.device)
-    if limit is not None and target.cell.device != "cuda":
-        limit /= target.shape.ranks_per_node
+    device, ranks = target.cell.device, target.shape.ranks_per_node
+    limit = memory_for_rank(record, device, ranks)
     if limit is not None and memory.value > limit:
         refused = (
             f"a rank would need {memory.value / 1024:.3g} GiB; "
@@ -145,12 +144,10 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     numbers = {
         "throughput": throughput,
         "step_ms": found.inverse().scaled(batch),
+        **({"efficiency": throughput.scaled(1 / devices / base.rate)} if base else {}),
+        "memory_mib": memory,
+        "hours": throughput.inverse().scaled(devices * _MILLION / 3600),
     }
-    if base:
-        ideal = devices * base.rate
-        numbers["efficiency"] = throughput.scaled(1 / ideal)
-    numbers["memory_mib"] = memory
-    numbers["hours"] = throughput.inverse().scaled(devices * _MILLION / 3600)
     return Prediction(
         target=target,
         numbers=numbers,
@@ -183,17 +180,10 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
         and (row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
     ]
     wanted = target.cell.size.devices_per_node
-    by_devices: dict[int, Summary] = {}
-    nearest = sorted(
-        several, key=lambda row: abs(row.cell.size.devices_per_node - wanted)
-    )
-    for row in [*alone, *nearest]:
-        by_devices.setdefault(row.devices, row)
-    return [
-        by_devices[count]
-        for count in sorted(by_devices)
-        if count < target.cell.size.devices
-    ]
+    several.sort(key=lambda row: abs(row.cell.size.devices_per_node - wanted))
+    by_devices = {row.devices: row for row in reversed([*alone, *several])}
+    largest = target.cell.size.devices
+    return [by_devices[count] for count in sorted(by_devices) if count < largest]
 
 
 def _is_alike(cell: Cell, other: Cell) -> bool:
@@ -204,22 +194,18 @@ def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
     """The reason why these rows are too little or do not fit together, or None."""
     several = [scale for scale in scales if scale.devices > 1]
     where = "on several hosts" if target.cell.size.nodes > 1 else "on one host"
-    if not several:
-        return (
-            f"no smaller row on several devices is measured {where}; "
-            "a prediction needs two scales"
-        )
-    if len(scales) < 2:
-        return (
-            f"{scales[0].summary.id} is its only smaller row {where}; "
-            "a prediction needs two scales"
-        )
-    kinds = set()
-    for scale in scales:
-        for record in scale.summary.records:
-            for host in record["hosts"]:
-                names = sorted(f" + {gpu['name']}" for gpu in host.get("gpus") or ())
-                kinds.add(f"{host.get('cpus')} x {host.get('cpu')}{''.join(names)}")
+    if len(scales) < 2 or not several:
+        said = f"no smaller row on several devices is measured {where}"
+        if several:
+            said = f"{scales[0].summary.id} is its only smaller row {where}"
+        return f"{said}; a prediction needs two scales"
+    records = [record for scale in scales for record in scale.summary.records]
+    kinds = {
+        f"{host.get('cpus')} x {host['cpu']}"
+        + "".join(sorted(f" + {gpu['name']}" for gpu in host["gpus"]))
+        for record in records
+        for host in record["hosts"]
+    }
     if len(kinds) > 1:
         listed = "; ".join(sorted(kinds))
         return f"its rows were measured on hosts that differ: {listed}"
@@ -259,11 +245,16 @@ def _predict_memory(
     several = [scale for scale in scales if scale.devices > 1]
     known = several if len(several) > 1 else scales
     value = _fit_memory(known, target.shape)
-    misses = _learn_misses(
-        known,
-        lambda rest, hidden: math.log(_fit_memory(rest, hidden.shape) / hidden.memory),
-    )
-    return find_interval(value, doublings, misses, _AGAIN)
+
+    def miss(rest: Sequence[Scale], hidden: Scale) -> float:
+        return math.log(_fit_memory(rest, hidden.shape) / _memory_of(hidden))
+
+    return find_interval(value, doublings, _learn_misses(known, miss), _AGAIN)
+
+
+def _memory_of(scale: Scale) -> float:
+    """MiB of the rank that used most."""
+    return scale.summary.numbers["memory_mib"].value
 
 
 def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:
@@ -272,7 +263,7 @@ def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:
     def terms(shape: Shape) -> list[float]:
         return [1.0, float(shape.rank_batch), 1.0 / shape.ranks]
 
-    values = np.array([scale.memory for scale in scales])
+    values = np.array([_memory_of(scale) for scale in scales])
     table = np.array([terms(scale.shape) for scale in scales]) / values[:, None]
     weights, _ = optimize.nnls(table, np.ones(len(scales)))
     return float(np.dot(weights, terms(shape)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Ends, Styles
@@ -21,9 +21,6 @@ from rankbench.results.numbers.losses import Sweep, find_sweeps
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _TITLE = "Exchange between ranks"
 
@@ -75,7 +72,7 @@ def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
         by_cell.setdefault(sweep.cell, []).append(sweep)
     links = _find_links(sweeps)
 
-    def draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
+    def draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
         """A line for each sweep; between sizes interpolation is valid."""
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,6 @@ from rankbench.results.numbers.launches import SMOOTHED, Values, find_curve
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 # Lines coincide if no point differs by more than this share.
 _ALIKE = 0.02
@@ -49,7 +45,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         yield dict(zip(_COLUMNS, values, strict=True))
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
+def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
     """The median of the launches as a line, their range as a band."""
     from matplotlib.ticker import MaxNLocator
 
@@ -57,7 +53,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
     ends = []
     for axes, (over, label) in zip(grid, _OVER.items(), strict=True):
         drawn: list[Values] = []
-        lines: list[Line2D] = []
+        lines: list[plotting.Line2D] = []
         for series, point in plotting.each_row(panel):
             seen, losses = find_curve(point, over)
             middle, style = np.median(losses, axis=0), looks[point.id]
@@ -107,8 +103,8 @@ def _is_wide(losses: Values) -> bool:
     return bool((np.ptp(known, axis=0) > _VISIBLE * np.ptp(known)).any())
 
 
-def _dash_coinciding(lines: Sequence[Line2D]) -> None:
-    groups: list[list[Line2D]] = []
+def _dash_coinciding(lines: Sequence[plotting.Line2D]) -> None:
+    groups: list[list[plotting.Line2D]] = []
     for line in lines:
         data = line.get_xydata()
         for group in groups:
@@ -127,7 +123,7 @@ def _dash_coinciding(lines: Sequence[Line2D]) -> None:
             line.set_dash_capstyle("butt")
 
 
-def _scale(axes: Axes, losses: Values) -> None:
+def _scale(axes: plotting.Axes, losses: Values) -> None:
     from matplotlib.ticker import NullFormatter
 
     known = losses[np.isfinite(losses)]

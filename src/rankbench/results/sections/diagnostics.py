@@ -77,17 +77,17 @@ def make(found: ResultSet) -> Content | None:
     tables = {title: rows for title, rows in every.items() if rows}
     # Launches stand in the order in which they began.
     tables.get("Launches", []).sort(key=lambda row: row[1]["started"] or "")
+    if not tables:
+        return None
     grids = [
         make_grid(title, [{"cell": cell, **fields} for cell, fields in rows])
         for title, rows in tables.items()
     ]
-    if environment := _find_environment(found.measured):
-        # A row for each item, of no cell.
-        tables["Environment"] = [("", {k: v}) for k, v in environment.items()]
-        lines = [{"item": k, "value": v} for k, v in environment.items()]
-        grids.append(make_grid("Environment", lines))
-    if not tables:
-        return None
+    environment = _find_environment(found.measured)
+    # A row for each item, of no cell.
+    tables["Environment"] = [("", {k: v}) for k, v in environment.items()]
+    lines = [{"item": k, "value": v} for k, v in environment.items()]
+    grids.append(make_grid("Environment", lines))
     # Not a mapping for each field: of ten thousand launches, these take 30 MB.
     rows = pd.DataFrame(_to_rows(tables), columns=list(SECTION.columns))
     shown = [grid.title for grid in grids]
@@ -223,22 +223,24 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
-    """Hardware and software of every host; {} where no row is ok."""
+    """Hardware and software of every host."""
     records = [record for s in measured for record in s.records]
     # If a host changed between launches, its latest state is shown.
     hosts = {one["host"]: one for record in records for one in record["hosts"]}
-    if not hosts:
-        return {}
-    found = {"servers": str(len(hosts))}
-    for item, describe in _HOST.items():
-        told = [describe(host) or "none" for host in hosts.values()]
-        found[item] = _by_host(told)
-    for item, key in _SOFTWARE.items():
-        found[item] = _join(record["software"].get(key) for record in records)
     images = [record["image"] for record in records if record["image"]]
     named = _join(f"{one['name']} (sha256 {str(one['sha256'])[:12]})" for one in images)
-    found["images"] = named if images else "none: native"
-    return found
+    return {
+        "servers": str(len(hosts)),
+        **{
+            item: _by_host([describe(host) or "none" for host in hosts.values()])
+            for item, describe in _HOST.items()
+        },
+        **{
+            item: _join(record["software"].get(key) for record in records)
+            for item, key in _SOFTWARE.items()
+        },
+        "images": named if images else "none: native",
+    }
 
 
 # What is said of a host.
@@ -259,17 +261,14 @@ def _by_host(told: Sequence[str]) -> str:
     counts = {value: told.count(value) for value in told}
     if len(counts) == 1:
         return told[0]
-    return "; ".join(
-        f"{value} ({count} hosts)" if count > 1 else f"{value} (1 host)"
-        for value, count in counts.items()
-    )
+    each = (f"{value} ({n} host{'s' * (n > 1)})" for value, n in counts.items())
+    return "; ".join(each)
 
 
 def _describe_nic(nic: Record) -> str:
-    parts = [nic.get("model"), f"driver {nic['driver']}" if nic.get("driver") else None]
-    if nic.get("gbit_s"):
-        parts.append(f"{figures(nic['gbit_s'])} Gbit/s")
-    described = ", ".join(part for part in parts if part)
+    driver = f"driver {nic['driver']}" if nic.get("driver") else None
+    speed = f"{figures(nic['gbit_s'])} Gbit/s" if nic.get("gbit_s") else None
+    described = ", ".join(filter(None, [nic.get("model"), driver, speed]))
     return f"{nic['name']} ({described})" if described else str(nic["name"])
 
 
@@ -294,17 +293,12 @@ def _join(values: Iterable[Any]) -> str:
 
 def _collect_details(summaries: Sequence[Summary]) -> list[Note]:
     """What else is known of rows: units, scripts, the gate, GPUDirect."""
-    return [
-        Note(
-            "throughput",
-            f"{_name_units(summaries)} of all replicas per second of the slowest "
-            "rank, over the timed window, from where step times have reached their "
-            "last level.",
-        ),
-        *_of_scripts(summaries),
-        *_of_gate(summaries),
-        *_of_gpudirect(summaries),
-    ]
+    said = (
+        f"{_name_units(summaries)} of all replicas per second of the slowest rank, "
+        "over the timed window, from where step times have reached their last level."
+    )
+    rest = (*_of_scripts(summaries), *_of_gate(summaries), *_of_gpudirect(summaries))
+    return [Note("throughput", said), *rest]
 
 
 def _name_units(summaries: Sequence[Summary]) -> str:
@@ -319,63 +313,50 @@ def _name_units(summaries: Sequence[Summary]) -> str:
 
 
 def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
-    scripts = [s.cell.script for s in summaries if s.cell.script is not None]
-    if scripts:
-        said = ", ".join(dict.fromkeys(one["samples_per_step"] for one in scripts))
-        yield Note(
-            "samples", f"of a step over all ranks, as the experiment says: {said}."
-        )
-    for s in summaries:
-        if s.cell.script is not None:
-            ranks = [record["ranks"][0] for record in s.records]
-            told = dict.fromkeys(
-                _of_steps(rank["details"]) for rank in ranks if rank["details"]
-            )
-            if told:
-                yield Note("steps", f"of {s.id}: {'; or '.join(told)}.")
+    scripts = [(s, s.cell.script) for s in summaries if s.cell.script is not None]
+    if each := dict.fromkeys(script["samples_per_step"] for _, script in scripts):
+        said = f"of a step over all ranks, as the experiment says: {', '.join(each)}."
+        yield Note("samples", said)
+    for s, _ in scripts:
+        details = [record["ranks"][0]["details"] for record in s.records]
+        if told := dict.fromkeys(map(_of_steps, filter(None, details))):
+            yield Note("steps", f"of {s.id}: {'; or '.join(told)}.")
 
 
 def _of_steps(details: Mapping[str, Any]) -> str:
     """What a rank of a script has counted."""
-    parts = [f"by {details.get('optimizer', 'marks of the script')}"]
-    if counted := details.get("counted"):
-        parts.append(
-            "inputs of {inputs} samples in the timed window, where the experiment "
-            "says {planned}".format(**counted)
-        )
-    return ", ".join(parts)
+    by = f"by {details.get('optimizer', 'marks of the script')}"
+    if not (counted := details.get("counted")):
+        return by
+    return (
+        "{by}, inputs of {inputs} samples in the timed window, where the experiment "
+        "says {planned}".format(by=by, **counted)
+    )
 
 
 def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
     """How many rows were checked, and how far off the worst of them was."""
-    compared = [
-        s.records[0]["gate"]
-        for s in summaries
-        if s.records and s.cell.strategy != REFERENCE
-    ]
-    gates = [gate for gate in compared if gate]
+    rows = [s for s in summaries if s.records and s.cell.strategy != REFERENCE]
+    gates = [gate for s in rows if (gate := s.records[0]["gate"])]
     if not gates:
         return []
-    rows = "row" if len(compared) == 1 else "rows"
-    texts = [f"{len(gates)} of {len(compared)} {rows} compared with {REFERENCE}."]
-    # An older record may not have the numbers.
+    said = f"{len(gates)} of {_rows(len(rows))} compared with {REFERENCE}."
     distances: dict[str, list[float]] = {}
-    for gate in gates:
-        if gate.get("tolerance"):
-            weights = 0.0 if gate["lossy"] else gate["weights_error"]
-            distance = max(weights, gate["loss_error"])
-            distances.setdefault(_describe_gate(gate), []).append(distance)
-    for kind, own in distances.items():
-        rows = "1 row" if len(own) == 1 else f"{len(own)} rows"
-        texts.append(f"{rows} {kind} at most {max(own):.2g}.")
-    return [Note("gate", " ".join(texts))]
+    for gate in (one for one in gates if one.get("tolerance")):
+        kind, what = f"in {gate.get('dtype')}", "weights and loss"
+        errors = ["weights", "loss"]
+        if gate["lossy"]:
+            kind, what, errors = "with a lossy option", "loss", ["loss"]
+        text = f"{kind} (tolerance {gate['tolerance']:g}), {what}"
+        distance = max(gate[f"{name}_error"] for name in errors)
+        distances.setdefault(text, []).append(distance)
+    for text, own in distances.items():
+        said += f" {_rows(len(own))} {text} off by at most {max(own):.2g}."
+    return [Note("gate", said)]
 
 
-def _describe_gate(gate: Record) -> str:
-    limit = f"tolerance {gate['tolerance']:g}"
-    if gate["lossy"]:
-        return f"with a lossy option ({limit}), loss off by"
-    return f"in {gate['dtype']} ({limit}), weights and loss off by"
+def _rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"
 
 
 def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from rankbench.results.elements import plotting
 from rankbench.results.elements.section import Content, Drawing, Row, Section
@@ -12,10 +12,6 @@ from rankbench.results.numbers.hosts import AT_LEAST, HostSpeed, compare_hosts
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_QUESTION = "Which host is slow?"
 _READING = (
     "Launches on one host each. Ratio: the speed of a host over the median of the "
     f"others; a host is slow if the bracket lies below {AT_LEAST:g}."
@@ -36,18 +32,18 @@ def make(found: ResultSet) -> Content | None:
         drawings=[
             Drawing(
                 name="hosts",
-                question=_QUESTION,
+                question="Which host is slow?",
                 caption=_READING,
-                draw=lambda width: _draw(groups, width),
+                make=partial(_draw, groups),
             )
         ],
     )
     return content if groups else None
 
 
-def _draw(groups: Sequence[Sequence[HostSpeed]], width: float) -> Figure:
+def _draw(groups: Sequence[Sequence[HostSpeed]], width: float) -> plotting.Figure:
     heights = [0.25 * len(speeds) + 0.7 for speeds in groups]
-    figure, grid = plotting.make_figure(heights, width=width, question=_QUESTION)
+    figure, grid = plotting.make_figure(heights, width=width)
     for (axes,), speeds in zip(grid, groups, strict=True):
         ends = [one.ratio.high or one.ratio.value for one in speeds]
         for place, one in enumerate(speeds):

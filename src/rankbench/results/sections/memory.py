@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Styles
 from rankbench.results.elements.section import PanelPlot, make_plot_section
 from rankbench.results.elements.text import figures
-from rankbench.results.numbers.launches import memory_of_device, peak_memory
+from rankbench.results.numbers.launches import memory_for_rank, peak_memory
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
 
 _ROW = 0.25  # inches
 _GIB = 1024.0  # MiB
@@ -31,11 +27,9 @@ _MUCH, _ALIKE = 0.25, 1.1
 
 def find_limit(point: Summary) -> float | None:
     """MiB that a rank may use at most; None if that is not recorded."""
-    record, device = point.records[0], point.cell.device
-    limit = memory_of_device(record, device)
-    if limit is None or device == "cuda":
-        return limit
-    return limit / math.ceil(len(record["ranks"]) / len(record["hosts"]))
+    record = point.records[0]
+    ranks = math.ceil(len(record["ranks"]) / len(record["hosts"]))
+    return memory_for_rank(record, point.cell.device, ranks)
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
@@ -57,7 +51,7 @@ def _says(panel: Panel) -> bool:
     return near or max(peaks) > _ALIKE * min(peaks)
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
+def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
     largest = max(point.numbers["memory_mib"].value for _, point in rows)
@@ -82,7 +76,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     axes.set_xlabel("GiB of the rank that takes most")
 
 
-def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
+def _explain(panels: Sequence[Panel]) -> Sequence[plotting.Artist]:
     return [
         plotting.make_line("a rank of a launch", color="0.4", ls="", marker="o", ms=3),
         plotting.make_line("all that there is for a rank", color=_RED, lw=1.5),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +19,6 @@ from rankbench.results.elements.text import Note, figures, show_estimate
 from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate, mean
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
 
 _ROW = 0.4  # inches
 
@@ -45,15 +40,14 @@ def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok; a note if most of its time goes into loading."""
     rows, notes = [], []
     for summary in found.measured:
-        cell, counted = summary.cell, summary.counted
+        workers, counted = summary.cell.num_workers, summary.counted
         parts = {name: mean(counted[name].to_numpy()) for name in PARTS}
-        settings = {"augment": cell.augment, "num_workers": cell.num_workers}
         split = split_step(summary).items()
-        phases = "; ".join(f"{phase} {figures(ms)}" for phase, ms in split)
-        rows.append({"cell": summary.id, **settings, **parts, "phases_ms": phases})
+        row = {"cell": summary.id, "augment": summary.cell.augment, **parts}
+        row["phases_ms"] = "; ".join(f"{phase} {figures(ms)}" for phase, ms in split)
+        rows.append(row | {"num_workers": workers})
         share = parts["load_share"].value
         if share >= DOMINATES:
-            workers = cell.num_workers
             said = f"loading takes {share:.0%} of the step with num_workers {workers}"
             remedy = _remedy(summary.records[0], workers)
             notes.append(Note(summary.id, f"{said}: {remedy}"))
@@ -82,7 +76,7 @@ def split_step(point: Summary) -> dict[str, float]:
     return {**parts, SLOWEST: max(0.0, rest)}
 
 
-def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
+def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
     records = {point.id: point.records[0] for _, point in rows}
@@ -103,7 +97,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
     axes.set_xlabel("ms of a step" + (" (of so many samples)" if differ else ""))
 
 
-def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
+def _draw_bars(axes: plotting.Axes, steps: Sequence[Mapping[str, float]]) -> None:
     names = {name for parts in steps for name in parts} - {SLOWEST}
     colors = {**plotting.color_phases(names), SLOWEST: _COLOR}
     left = np.zeros(len(steps))
@@ -114,7 +108,9 @@ def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
         left += widths
 
 
-def _draw_launches(axes: Axes, place: float, point: Summary, style: Style) -> None:
+def _draw_launches(
+    axes: plotting.Axes, place: float, point: Summary, style: Style
+) -> None:
     """Launches, and most of their steps."""
     axes.hlines(place, *_steps_between(point), color="0.6", lw=0.8)
     each = point.launches["step_ms"].tolist()
@@ -128,7 +124,7 @@ def _steps_between(point: Summary) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
+def _explain(panels: Sequence[Panel]) -> Sequence[plotting.Artist]:
     from matplotlib.patches import Patch
 
     points = [point for panel in panels for point in panel.points]

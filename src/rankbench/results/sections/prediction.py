@@ -16,8 +16,6 @@ from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, round_off
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from rankbench.results.prediction.predict import Prediction
 
 
@@ -88,7 +86,7 @@ def _plot(made: Sequence[Prediction]) -> PanelPlot:
 
 def _draw(
     by_row: Mapping[str, Sequence[Prediction]],
-    grid: Sequence[Axes],
+    grid: Sequence[plotting.Axes],
     panel: Panel,
     styles: Styles,
 ) -> Ends:
@@ -122,7 +120,7 @@ def _draw(
     return ends
 
 
-def _draw_band(axes: Axes, marks: Sequence[Mark], style: Style) -> None:
+def _draw_band(axes: plotting.Axes, marks: Sequence[Mark], style: Style) -> None:
     x, y = plotting.places(marks)
     axes.plot(x, y, color=style.color, lw=1.1, ls=":", zorder=2)
     hollow: dict[str, Any] = {"ls": "", "ms": 5.5, "mec": style.color, "mfc": "white"}

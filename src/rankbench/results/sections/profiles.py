@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankbench.record import PROFILE, Layout, Record, explain_damage
 from rankbench.results.elements import plotting
@@ -64,16 +64,11 @@ def load_profiles(
     return found
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 # With more ranks the picture would be unreadable; the traces have all ranks.
 MOST_RANKS = 8
 
 _PHASE, _COMMUNICATION, _EXPOSED = "phase", "communication", "exposed"
 _HEIGHT = 0.62  # Height of a rank in inches.
-_QUESTION = "What does a rank do during a step?"
 _COLLECTIVE = "0.35"
 
 # What operators have, per step.
@@ -118,13 +113,13 @@ def make(found: ResultSet) -> Content | None:
         drawings=[
             Drawing(
                 name=f"profile-{profile.cell}",
-                question=_QUESTION,
+                question="What does a rank do during a step?",
                 caption=(
                     f"{profile.cell}: phases of the profiled steps, and below them the "
                     "collective operations; on each rank since the start of its own "
                     "first step."
                 ),
-                draw=partial(draw_timeline, profile),
+                make=partial(draw_timeline, profile),
             )
             for profile in profiles
         ],
@@ -168,13 +163,13 @@ def _show_operator(one: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def draw_timeline(profile: Profile, width: float) -> Figure:
+def draw_timeline(profile: Profile, width: float) -> plotting.Figure:
     """Two rows for each rank, over the milliseconds since its first profiled step."""
     from matplotlib.patches import Patch
 
     ranks = profile.ranks[:MOST_RANKS]
     height = _HEIGHT * len(ranks) + 0.7
-    figure, ((axes,),) = plotting.make_figure([height], width=width, question=_QUESTION)
+    figure, ((axes,),) = plotting.make_figure([height], width=width)
     names = [span["name"] for rank in ranks for span in _of(rank, _PHASE)]
     colors = plotting.color_phases(names)
     for place, rank in enumerate(ranks):
@@ -197,7 +192,9 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
     return figure
 
 
-def _draw_rank(axes: Axes, rank: Record, place: int, colors: dict[str, Any]) -> None:
+def _draw_rank(
+    axes: plotting.Axes, rank: Record, place: int, colors: dict[str, Any]
+) -> None:
     phases = _of(rank, _PHASE)
     axes.broken_barh(
         [(span["start_ms"], span["ms"]) for span in phases],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,6 @@ from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    Draw = Callable[[Sequence[Axes], Panel, Styles], Ends]
 
 Find = Callable[[Summary], Estimate | None]
 
@@ -33,7 +28,7 @@ def _label(point: Summary) -> str:
     return f"{rate}   x {show_estimate(ratio)}" if ratio and ratio.interval else rate
 
 
-def _draw_rates(grid: Sequence[Axes], panel: Panel, styles: Styles) -> None:
+def _draw_rates(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
     (axes,) = grid
     rows = plotting.each_row(panel)
     rows.sort(key=lambda row: -row[1].rate)
@@ -100,9 +95,9 @@ def _compares(find: Find) -> Callable[[Panel], bool]:
 
 def _over_devices(
     find: Find,
-    finish: Callable[[Axes, Panel, Sequence[int]], None],
+    finish: Callable[[plotting.Axes, Panel, Sequence[int]], None],
     launches: Callable[[Summary], Sequence[float]] = lambda _: (),
-) -> Draw:
+) -> Callable[[Sequence[plotting.Axes], Panel, Styles], Ends]:
     """Draw a number over devices.
 
     Args:
@@ -112,7 +107,7 @@ def _over_devices(
         launches: the same number of each launch.
     """
 
-    def draw(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
+    def draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
         (axes,) = grid
         at = plotting.place_series(panel)
 
@@ -130,7 +125,9 @@ def _over_devices(
     return draw
 
 
-def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
+def _finish_per_device(
+    axes: plotting.Axes, panel: Panel, devices: Sequence[int]
+) -> None:
     """The base, and the share of it that a sensible topology keeps."""
     bases = [point.efficiency_base for point in panel.points]
     ideals = {base.rate for base in bases if base}
@@ -143,14 +140,14 @@ def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None
     axes.set_ylabel(f"{panel.unit}/s of each device")
 
 
-def _finish_speedup(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
+def _finish_speedup(axes: plotting.Axes, panel: Panel, devices: Sequence[int]) -> None:
     axes.plot(devices, devices, "--", color="0.5", lw=1, zorder=1)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(plotting.PLAIN)
     axes.set_ylabel("speedup over one device")
 
 
-def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Styles) -> Ends:
+def _draw_cost(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
     """Cost against time, and a line through the rows that no other row beats."""
     (axes,) = grid
     cheapest = min(map(device_hours, panel.points), key=lambda one: one.value)

@@ -19,27 +19,20 @@ from rankbench.results.elements.text import (
     Text,
     describe_base,
 )
-from rankbench.results.numbers.hardware import (
-    find_energy,
-    find_network,
-    find_rates,
-)
+from rankbench.results.numbers import hardware, statistics
 from rankbench.results.numbers.launches import steps_to
 from rankbench.results.numbers.result_set import DETERMINISTIC, ResultSet, Summary
 from rankbench.results.numbers.series import Panel, find_controls
-from rankbench.results.numbers.statistics import (
-    CONFIDENCE,
-    EQUAL,
-    MARGIN,
-    MIN_LAUNCHES,
-    UNTOLD,
-    Estimate,
-    mean,
-)
+from rankbench.results.numbers.statistics import Estimate, mean
 
 _TITLE = "Cells"
 
 _PAIRED = {True: "paired", False: "unpaired"}
+
+# Columns that have the name of an attribute of the cell, or of its summary.
+_OF_CELL = ("strategy", "backend", "topology", "launcher", "model", "data")
+_OF_CELL += ("batch_size", "scaling")
+_OF_ROW = ("devices", "status", "reason", "attempt")
 
 _MIB_PER_GIB = 1024
 
@@ -84,7 +77,11 @@ def _collect_notes(summaries: Sequence[Summary]) -> Iterator[Note]:
     for mark in sorted({mark for s in summaries for mark in s.marks}):
         if text := MARKS.get(mark.partition("(")[0]):
             yield Note(mark, text)
-    yield from _of_machines(summaries)
+    records = [record for s in summaries for record in s.records]
+    hosts = [_describe_host(host) for record in records for host in record["hosts"]]
+    software = map(_describe_software, records)
+    if records:
+        yield Note("machine", "; ".join(_each_once([*hosts, *software])) + ".")
 
 
 def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
@@ -103,41 +100,29 @@ def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
         pairs = " Efficiencies are means of the ratios within rounds."
     yield Note(
         "brackets",
-        f"{CONFIDENCE:.0%} intervals.{pairs} All efficiencies hold at once: a row "
-        "differs from its base if, and only if, its bracket excludes 1. Throughputs "
-        "and times are means over launches, without an interval: plots show launches. "
-        f"None: fewer than {MIN_LAUNCHES} launches, or the base itself.",
+        f"{statistics.CONFIDENCE:.0%} intervals.{pairs} All efficiencies hold at once: "
+        "a row differs from its base if, and only if, its bracket excludes 1. "
+        "Throughputs and times are means over launches, without an interval: plots "
+        f"show launches. None: fewer than {statistics.MIN_LAUNCHES} launches, or the "
+        "base itself.",
     )
+    within = f"equal: the bracket is within {statistics.MARGIN:.0%} of 1"
+    told = {
+        statistics.EQUAL: f"{within}, and includes 1.",
+        statistics.UNTOLD: "the bracket includes 1: cannot be told. Not the same as "
+        "equal.",
+    }
     verdicts = {n.verdict for s in summaries for n in s.numbers.values()}
-    if EQUAL in verdicts:
-        yield Note(
-            EQUAL, f"equal: the bracket is within {MARGIN:.0%} of 1, and includes 1."
-        )
-    if UNTOLD in verdicts:
-        yield Note(
-            UNTOLD, "the bracket includes 1: cannot be told. Not the same as equal."
-        )
+    yield from (Note(one, text) for one, text in told.items() if one in verdicts)
     kinds = (s.cell.scaling for s in summaries if s.cell.script is None)
     for kind in _each_once(kinds):
         yield Note(f"{kind} scaling", SCALING[kind])
 
 
-def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:
-    records = [record for s in summaries for record in s.records]
-    hosts = _each_once(_describe_host(host) for r in records for host in r["hosts"])
-    software = _each_once(_describe_software(record) for record in records)
-    if records:
-        yield Note("machine", "; ".join([*hosts, *software]) + ".")
-
-
 def _describe_host(host: Record) -> str:
-    gpus = [gpu["name"] for gpu in host["gpus"]]
-    parts = [
-        *(f"{gpus.count(name)} x {name}" for name in _each_once(gpus)),
-        f"{host['cpu']}, {host['cores']} cores",
-        f"{host['memory_gib']:.0f} GiB",
-    ]
-    return ", ".join(parts)
+    names = [gpu["name"] for gpu in host["gpus"]]
+    gpus = "".join(f"{names.count(name)} x {name}, " for name in _each_once(names))
+    return f"{gpus}{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB"
 
 
 def _describe_software(record: Record) -> str:
@@ -152,26 +137,16 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
     """The values of table.csv."""
     cell, numbers = summary.cell, summary.numbers
     rate, record = numbers.get("throughput"), next(iter(summary.records), {})
-    ways = {way for one in summary.records if (way := find_network(one))}
+    ways = {way for one in summary.records if (way := hardware.find_network(one))}
     return {
         "experiment": found.experiment,
         "cell": summary.id,
-        "strategy": cell.strategy,
-        "backend": cell.backend,
-        "topology": cell.topology,
-        "devices": summary.devices,
-        "launcher": cell.launcher,
-        "model": cell.model,
-        "data": cell.data,
-        "batch_size": cell.batch_size,
-        "scaling": cell.scaling,
-        "status": summary.status,
-        "reason": summary.reason,
+        **{name: getattr(cell, name) for name in _OF_CELL},
+        **{name: getattr(summary, name) for name in _OF_ROW},
         "marks": " ".join(summary.marks) or None,
         "launches_ok": summary.ok,
         "launches": summary.wanted,
         "base": "; ".join(map(describe_base, summary.bases)) or None,
-        "attempt": summary.attempt,
         "env": " ".join(f"{k}={v}" for k, v in cell.env.items()) or None,
         "image": None if cell.image == AUTO else cell.image,
         **cell.queue,
@@ -181,7 +156,7 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
         "repeated": summary.repeated if record else None,
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
         "global_batch": record["shape"].get("global_batch") if record else None,
-        "mfu_pct": find_rates(summary, found.peaks).get("mfu_pct"),
+        "mfu_pct": hardware.find_rates(summary, found.peaks).get("mfu_pct"),
         **numbers,
         **{
             f"{name}_verdict": numbers[name].verdict or None
@@ -190,7 +165,7 @@ def _row(summary: Summary, found: ResultSet) -> dict[str, Any]:
         },
         "torch": "; ".join(sorted({*summary.launches["torch"]})) or None,
         "estimated_memory_mib": summary.estimated_mib,
-        **find_energy(summary),
+        **hardware.find_energy(summary),
         **_reach(summary, found.target),
     }
 
@@ -234,12 +209,12 @@ def _show_measured(found: ResultSet, rows: Mapping[str, Row]) -> Iterator[Grid]:
     units = sorted({one.cell.unit for one in found.measured})
     counts = {count for one in found.measured for count in (one.ok, one.wanted)}
     for title, members in parts.items():
-        if members:
-            fields = [_show(one, rows[one.id], units, found.target) for one in members]
-            for one, own in zip(members, fields, strict=True):
-                own["variant"] = variants[one.id]
-                if len(counts) < 2:
-                    del own["launches"]
+        fields = [_show(one, rows[one.id], units, found.target) for one in members]
+        for one, own in zip(members, fields, strict=True):
+            own["variant"] = variants[one.id]
+            if len(counts) < 2:
+                del own["launches"]
+        if fields:
             yield make_grid(title, fields)
 
 
@@ -279,15 +254,14 @@ def _show(
 def _describe_variants(panels: Sequence[Panel]) -> dict[str, str]:
     """Cell -> what sets it apart from rows of its strategy, backend and topology."""
     titles = [panel.title.split(", ") for panel in panels]
-    shared = set(titles[0]).intersection(*titles) if titles else set()
-    found = {}
-    for panel, title in zip(panels, titles, strict=True):
-        workload = [part for part in title if part not in shared]
-        for series in panel.series:
-            for one in series.points:
-                words = [*series.words, *workload]
-                found[one.id] = ", ".join(words)
-    return found
+    return {
+        one.id: ", ".join(
+            [*series.words, *(p for p in title if not all(p in t for t in titles))]
+        )
+        for panel, title in zip(panels, titles, strict=True)
+        for series in panel.series
+        for one in series.points
+    }
 
 
 def _show_others(reasons: Mapping[tuple[str, str], Sequence[str]]) -> list[Grid]:
