@@ -32,7 +32,7 @@ from rankbench.results.numbers.result_set import (
     read,
 )
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.render.files import to_csv
+from rankbench.results.render.formats import to_csv
 from rankbench.results.sections import load_sections
 from rankbench.results.sections.answer import COLUMNS, LINES, in_brief, to_lines
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan

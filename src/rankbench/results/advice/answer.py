@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
 
 from rankbench.cell import REFERENCE, Cell, find_varying, spell_setting
 from rankbench.invocation import rankbench_command
 from rankbench.record import CHANGED_CELL, CHANGED_IMAGE, disturbances, minutes
-from rankbench.results.advice.choice import (
-    APART,
-    EQUAL,
-    FEW,
-    LESS,
-    UNTOLD,
-    Choice,
-    NextLaunches,
-    choose,
-    find_end,
-    find_noisy,
-    plan_next,
-    seconds_of,
-    to_json,
-)
+from rankbench.results.advice import choice
 from rankbench.results.elements.marks import weakness
 from rankbench.results.elements.text import Note, figures, show_estimate
 from rankbench.results.numbers.launches import find_curve, read_curve
@@ -36,8 +21,6 @@ from rankbench.results.numbers.statistics import (
     Estimate,
     round_off,
 )
-
-ANSWER_VERSION = 3
 
 # Columns of a line, after its term.
 WIDTH = 90
@@ -82,19 +65,6 @@ _PARTS = {
         "another backend, or a larger batch_size: fewer messages for a sample",
     ),
 }
-
-
-class Statement(NamedTuple):
-    """What a term says.
-
-    Attributes:
-        text: always said.
-        more: said if there are lines for it, each on a line of its own.
-    """
-
-    term: str
-    text: str
-    more: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +112,12 @@ class Workload:
     names: Mapping[str, str]
     base: Summary | None
     undecided: str | None = None
-    fastest: Choice | None = None
-    cheapest: Choice | None = None
+    fastest: choice.Choice | None = None
+    cheapest: choice.Choice | None = None
     rests_on: Mapping[str, Summary] = field(default_factory=dict)
     lost: Loss | None = None
     scaling: Sequence[Scaling] = ()
-    next: Sequence[NextLaunches] = ()
+    next: Sequence[choice.NextLaunches] = ()
 
     @property
     def best(self) -> Summary | None:
@@ -160,7 +130,7 @@ class Workload:
     def is_open(self) -> bool:
         """Whether no row is called the best, or another may be as good."""
         rivals = self.fastest.rivals if self.fastest else ()
-        told = (EQUAL, LESS)
+        told = (choice.EQUAL, choice.LESS)
         return bool(self.undecided) or any(one.verdict not in told for one in rivals)
 
 
@@ -178,28 +148,6 @@ class Answer:
     margin: float
     efficiency: float
     workloads: Sequence[Workload]
-
-    def to_json(self) -> dict[str, Any]:
-        """What `answer.json` holds beside the ten lines; ids stand for rows."""
-        kept = (
-            *("workload", "unit", "names", "base", "best", "undecided"),
-            *("fastest", "cheapest", "lost", "scaling", "next"),
-        )
-        return {
-            "schema": ANSWER_VERSION,
-            "experiment": self.found.experiment,
-            "source": self.found.source,
-            "margin": self.margin,
-            "efficiency": self.efficiency,
-            "workloads": [
-                {name: to_json(getattr(one, name)) for name in kept}
-                for one in self.workloads
-            ],
-            "without_numbers": [
-                {"status": status, "reason": reason, "cells": cells}
-                for (status, reason), cells in self.found.reasons.items()
-            ],
-        }
 
 
 def find_answer(
@@ -275,14 +223,10 @@ def _judge_workload(
         why = f"{only or 'no row shows a speed'}, so there is nothing to compare"
         return replace(facts, undecided=incomplete or why)
     fastest, cheapest = (_choose(rows, margin, per_device=one) for one in (False, True))
-    open_ones = [one.cell for one in fastest.rivals if one.verdict != LESS]
-    names = [
-        fastest.cell,
-        fastest.recommended,
-        *open_ones,
-        *([base.id] if base else []),
-    ]
-    rests_on = {name: timed[name] for name in dict.fromkeys(names)}
+    open_ones = [one.cell for one in fastest.rivals if one.verdict != choice.LESS]
+    names = [fastest.cell, fastest.recommended, *open_ones]
+    names += [base.id] if base else []
+    rests_on = {name: timed[name] for name in names}
     best = rows[fastest.recommended]
     judged = (_find_scaling(series, timed, efficiency) for series in panel.series)
     scaling = sorted(filter(None, judged), key=lambda one: best not in one.cells)
@@ -298,7 +242,7 @@ def _judge_workload(
         rests_on=rests_on,
         lost=losses.get(best.id),
         scaling=scaling,
-        next=plan_next(timed, choices, ends, efficiency),
+        next=choice.plan_next(timed, choices, ends, efficiency),
     )
 
 
@@ -316,7 +260,7 @@ def _find_scaling(
         return None
     several.sort(key=lambda point: point.devices)
     base = several[0].efficiency_base
-    above, end, is_below = find_end(several, wanted)
+    above, end, is_below = choice.find_end(several, wanted)
     return Scaling(
         series=series.name,
         cells=[*([rows[base.id]] if base and base.id in rows else ()), *several],
@@ -358,11 +302,11 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
     for series in panel.series:
         for point in series.points:
             settings = point.cell.settings
-            shared = [
+            shared = (
                 spell_setting(name, settings[name])
                 for name in _SHARED_SETTINGS
                 if name in varying
-            ]
+            )
             own = [*shared, *series.words, point.cell.hosts]
             words = dict.fromkeys(filter(None, own))
             names[point.id] = describe(point.cell, [*words])
@@ -372,14 +316,16 @@ def _name_rows(panel: Panel, rows: Mapping[str, Summary]) -> dict[str, str]:
 # --- the best row ---------------------------------------------------------------------
 
 
-def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> Choice:
+def _choose(
+    rows: Mapping[str, Summary], margin: float, *, per_device: bool
+) -> choice.Choice:
     """The best row by throughput (of a device), and how the others compare."""
     factors = {
         name: 1 / (row.devices if per_device else 1) for name, row in rows.items()
     }
     first = next(iter(rows.values()))
     assert first.fit is not None
-    best, rivals = choose(first.fit, factors, margin, look=first.look)
+    best, rivals = choice.choose(first.fit, factors, margin, look=first.look)
 
     def burden(name: str) -> tuple[int, int, int, bool]:
         """What a row asks for: devices, processes, packages."""
@@ -389,9 +335,9 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
         ranks = int(row.records[0]["shape"]["ranks"])
         return row.devices, ranks, packages, name != best
 
-    equal = [rival.cell for rival in rivals if rival.verdict == EQUAL]
+    equal = [rival.cell for rival in rivals if rival.verdict == choice.EQUAL]
     simplest = min([best, *equal], key=burden)
-    return Choice(cell=best, recommended=simplest, rivals=rivals)
+    return choice.Choice(cell=best, recommended=simplest, rivals=rivals)
 
 
 def _is_old(row: Summary) -> bool:
@@ -422,19 +368,17 @@ def _why_incomplete(planned: Sequence[Summary]) -> str | None:
 
 
 def _why_undecided(
-    fastest: Choice, rest_on: Mapping[str, Summary], names: Mapping[str, str]
+    fastest: choice.Choice, rest_on: Mapping[str, Summary], names: Mapping[str, str]
 ) -> str | None:
     """Why no row of a complete run is called the best; None if one is."""
     for name, row in rest_on.items():
-        causes = _find_disturbances(row)
-        if len(causes) > _TOO_DISTURBED * len(row.launches):
-            return (
-                f"{causes[-1]}; {len(causes)} of {len(row.launches)} launches of "
-                f"{names[name]} were disturbed"
-            )
-    if all(rival.verdict == APART for rival in fastest.rivals):
+        causes, every = _find_disturbances(row), len(row.launches)
+        if len(causes) > _TOO_DISTURBED * every:
+            counts = f"{len(causes)} of {every} launches of {names[name]}"
+            return f"{causes[-1]}; {counts} were disturbed"
+    if all(rival.verdict == choice.APART for rival in fastest.rivals):
         return "no two rows were launched in the same rounds, so nobody compares them"
-    if noisy := find_noisy(fastest.rivals):
+    if noisy := choice.find_noisy(fastest.rivals):
         for name, row in rest_on.items():
             if row.slow_host:
                 return f"{row.slow_host} of {names[name]}"
@@ -452,19 +396,18 @@ def _count(number: int, word: str) -> str:
 
 def _find_disturbances(row: Summary) -> list[str]:
     """What disturbed the launches of a row that count: a cause of each of these."""
-    found = map(disturbances, row.records)
-    return [causes[0] for causes in found if causes]
+    return [causes[0] for causes in map(disturbances, row.records) if causes]
 
 
 # --- findings: each is said here, and only here ---------------------------------------
 
 
-def find_all(answer: Answer) -> Iterator[Statement]:
+def find_all(answer: Answer) -> Iterator[Note]:
     """All findings, in the order in which people read them."""
     if not answer.workloads:
-        yield Statement("WHAT", f"{answer.found.experiment}: no row has numbers")
+        yield Note("WHAT", f"{answer.found.experiment}: no row has numbers")
         for why in _why_without(answer.found, set()):
-            yield Statement("WHY", why)
+            yield Note("WHY", why)
         yield from _next(answer, None)
     for facts in answer.workloads:
         yield _what(facts)
@@ -489,7 +432,7 @@ def find_details(answer: Answer) -> Iterator[Note]:
             yield tell_next(plan, facts, answer)
 
 
-def _what(facts: Workload) -> Statement:
+def _what(facts: Workload) -> Note:
     """What was measured, where and when, as far as it fits into a line."""
     records = [record for row in facts.timed.values() for record in row.records]
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
@@ -509,7 +452,7 @@ def _what(facts: Workload) -> Statement:
     parts = [facts.workload, machine, f"{rows} of {launches}", *days[-1:]]
     while len("; ".join(parts)) > WIDTH and len(parts) > 2:
         parts.pop()
-    return Statement("WHAT", "; ".join(part for part in parts if part))
+    return Note("WHAT", "; ".join(part for part in parts if part))
 
 
 def _shorten_machine(text: str) -> str:
@@ -519,7 +462,7 @@ def _shorten_machine(text: str) -> str:
     return text.partition(" @ ")[0].strip()
 
 
-def _best(facts: Workload, margin: float) -> Statement:
+def _best(facts: Workload, margin: float) -> Note:
     names = facts.names
     if facts.best is None:
         # What all rows are is said once.
@@ -536,7 +479,7 @@ def _best(facts: Workload, margin: float) -> Statement:
             return f"measured {facts.unit}{of}, not judged: {_list(shown, most)}"
 
         more = [_fit(list_first)] if shown else []
-        return Statement("BEST", f"cannot be told: {facts.undecided}", more)
+        return Note("BEST", f"cannot be told: {facts.undecided}", more)
     best, base = facts.best, facts.base
     text = f"{names[best.id]}: {_rate(best)} {facts.unit}"
     if base is best:
@@ -544,7 +487,7 @@ def _best(facts: Workload, margin: float) -> Statement:
     elif base and "speedup" in best.numbers:
         speedup = show_estimate(replace(best.numbers["speedup"], verdict=""))
         text += f", {speedup} times {names[base.id]}"
-    return Statement("BEST", text, [*_others(facts, margin), *_find_alike(facts.rows)])
+    return Note("BEST", text, [*_others(facts, margin), *_find_alike(facts.rows)])
 
 
 def _others(facts: Workload, margin: float) -> Iterator[str]:
@@ -552,13 +495,13 @@ def _others(facts: Workload, margin: float) -> Iterator[str]:
     fastest = facts.fastest
     assert fastest
     words = {
-        EQUAL: f"as fast within {100 * margin:g} %",
-        UNTOLD: "perhaps as fast",
-        FEW: "not judged, because of too few launches",
-        LESS: "slower",
-        APART: "not compared, because of other rounds",
+        choice.EQUAL: f"as fast within {100 * margin:g} %",
+        choice.UNTOLD: "perhaps as fast",
+        choice.FEW: "not judged, because of too few launches",
+        choice.LESS: "slower",
+        choice.APART: "not compared, because of other rounds",
     }
-    verdicts = {fastest.cell: EQUAL}
+    verdicts = {fastest.cell: choice.EQUAL}
     verdicts |= {one.cell: one.verdict for one in fastest.rivals}
     del verdicts[fastest.recommended]
     by_word = {
@@ -606,16 +549,16 @@ def _plain(row: Summary) -> str:
     return show_estimate(row.numbers["throughput"]).value
 
 
-def _but(facts: Workload, best: Summary) -> Iterator[Statement]:
+def _but(facts: Workload, best: Summary) -> Iterator[Note]:
     """What the best row does to training, beside the base."""
     base = facts.base
     if base is None or base is best:
         return
-    trains = {
-        id(row): (row.cell.precision, int(row.records[0]["shape"]["global_batch"]))
-        for row in (*facts.rows.values(), base)
-    }
-    (precision, samples), (usual, less) = trains[id(best)], trains[id(base)]
+
+    def trains(row: Summary) -> tuple[str, int]:
+        return row.cell.precision, int(row.records[0]["shape"]["global_batch"])
+
+    (precision, samples), (usual, less) = trains(best), trains(base)
     said = []
     if precision != usual:
         said.append(f"{precision}, not {usual}")
@@ -633,24 +576,22 @@ def _but(facts: Workload, best: Summary) -> Iterator[Statement]:
         said.append(f"loss after {after} s: {own}, of {facts.names[base.id]} {of_base}")
         if round_off(mine[1]) > round_off(theirs[2]) and samples != less:
             said[-1] += ": tune learning_rate"
-    more = []
-    alike = (r for r in facts.rows.values() if trains[id(r)] == trains[id(base)])
+    alike = (row for row in facts.rows.values() if trains(row) == trains(base))
     other = next(alike, base)
-    if other is not base and trains[id(best)] != trains[id(base)]:
-        more.append(
-            f"with {less} samples in {usual} the best is "
-            f"{facts.names[other.id]}: {_rate(other)} {facts.unit}"
-        )
-    yield Statement("BUT", "; ".join(said), more)
+    more = (
+        f"with {less} samples in {usual} the best is "
+        f"{facts.names[other.id]}: {_rate(other)} {facts.unit}"
+    )
+    is_other = other is not base and trains(best) != trains(base)
+    yield Note("BUT", "; ".join(said), [more] if is_other else [])
 
 
-def _untested(facts: Workload, best: Cell, found: ResultSet) -> Iterator[Statement]:
+def _untested(facts: Workload, best: Cell, found: ResultSet) -> Iterator[Note]:
     """The usual rival of the best row, on as many devices of a host, if missing."""
     if best.script is not None or best.size.nodes > 1 or best.size.devices == 1:
         return
-    strategy, backend = (
-        ("ddp", "nccl") if best.device == "cuda" else (REFERENCE, "none")
-    )
+    usual = ("ddp", "nccl") if best.device == "cuda" else (REFERENCE, "none")
+    strategy, backend = usual
     cells = [one.cell for one in facts.planned]
     if any((c.strategy, c.topology) == (strategy, best.topology) for c in cells):
         return
@@ -662,17 +603,17 @@ def _untested(facts: Workload, best: Cell, found: ResultSet) -> Iterator[Stateme
     elif any(cell.strategy == strategy for cell in cells):
         add = f"`{strategy}` on {best.topology}"
     name = describe(replace(best, strategy=strategy, backend=backend))
-    yield Statement("UNTESTED", f"the usual rival, {name}: add {add}")
+    yield Note("UNTESTED", f"the usual rival, {name}: add {add}")
 
 
-def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Statement]:
+def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Note]:
     """Where the time of a step of the best row goes."""
     lost = facts.lost
     if lost is None or not lost.is_certain:
         return
     parts = sorted(lost.parts.items(), key=lambda one: -one[1].value)
     said = []
-    for name, part in parts:
+    for name, part in parts[:2]:
         if part.value >= 0.05 * lost.lost.value:
             words = _PARTS[name][0]
             if name == "computation" and not lost.is_separate:
@@ -687,14 +628,14 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Statemen
         speed = f"{figures(link['gb_s'], 3)} GB/s, {figures(link['us'], 3)} us"
         names = " and ".join(link["hosts"])
         more.append(f"the slowest link, between {names}, has {speed}")
-    yield Statement("LOST", f"{step}: {', '.join(said[:2])}", more)
+    yield Note("LOST", f"{step}: {', '.join(said)}", more)
 
 
-def _scales(facts: Workload, wanted: float) -> Iterator[Statement]:
+def _scales(facts: Workload, wanted: float) -> Iterator[Note]:
     """How far the series of the best row scales, if it has more than two sizes."""
     series = next(iter(facts.scaling), None)
     if series and len({row.devices for row in series.cells}) > 2:
-        yield Statement("SCALES", _describe_scaling(series, facts.device, wanted))
+        yield Note("SCALES", _describe_scaling(series, facts.device, wanted))
 
 
 def _describe_scaling(series: Scaling, device: str, wanted: float) -> str:
@@ -702,19 +643,16 @@ def _describe_scaling(series: Scaling, device: str, wanted: float) -> str:
         efficiency = replace(row.numbers["efficiency"], verdict="")
         return f"{row.devices} {device}s ({show_estimate(efficiency)})"
 
-    said = []
+    above = end = ""
     if series.largest:
-        most = ", the most that was measured" if series.end is None else ""
-        said.append(
-            f"efficiency is above {wanted:g} up to {show(series.largest)}{most}"
-        )
+        above = f"is above {wanted:g} up to {show(series.largest)}"
     if series.end:
-        how = "below" if series.is_below else "cannot be told to be above"
-        begin = "" if series.largest else "efficiency is "
-        if not series.is_below and not series.largest:
-            begin = "efficiency "
-        said.append(f"{begin}{how} {wanted:g} at {show(series.end)}")
-    return ", ".join(said)
+        how = "cannot be told to be above"
+        if series.is_below:
+            how = "below" if above else "is below"
+        end = f"{how} {wanted:g} at {show(series.end)}"
+    end = end or "the most that was measured"
+    return f"efficiency {', '.join(filter(None, [above, end]))}"
 
 
 def device_hours(summary: Summary) -> Estimate:
@@ -730,7 +668,7 @@ def choose_unit(hours: Estimate) -> tuple[int, str]:
 
 def _cost(
     facts: Workload, best: Summary, price: tuple[float, str] | None
-) -> Iterator[Statement]:
+) -> Iterator[Note]:
     assert facts.cheapest
     cheapest = facts.rows[facts.cheapest.cell]
     factor, unit = choose_unit(device_hours(cheapest))
@@ -742,15 +680,15 @@ def _cost(
             return time
         return f"{time} ({figures(hours.value * price[0], 3)} {price[1]})"
 
-    said = f"{show(best)} device-{unit} per million {facts.unit.removesuffix('/s')}"
-    if best is cheapest:
-        yield Statement("COST", f"{said}, the cheapest")
-    else:
-        name = facts.names[cheapest.id]
-        yield Statement("COST", f"{said}, {name} {show(cheapest)} (cheapest)")
+    other = f"{facts.names[cheapest.id]} {show(cheapest)} (cheapest)"
+    yield Note(
+        "COST",
+        f"{show(best)} device-{unit} per million {facts.unit.removesuffix('/s')}, "
+        f"{'the cheapest' if best is cheapest else other}",
+    )
 
 
-def _trust(facts: Workload, found: ResultSet) -> Iterator[Statement]:
+def _trust(facts: Workload, found: ResultSet) -> Iterator[Note]:
     """What weakens the answer, the cause first; then rows that failed.
 
     Of an answer that names no best row, the line of that row says why.
@@ -760,7 +698,7 @@ def _trust(facts: Workload, found: ResultSet) -> Iterator[Statement]:
     if not said and not facts.undecided:
         said = ["good: nothing weakens these rows"]
     if said:
-        yield Statement("TRUST", said[0], said[1:])
+        yield Note("TRUST", said[0], said[1:])
 
 
 def _weaken(facts: Workload) -> Iterator[str]:
@@ -831,29 +769,21 @@ def _why_without(found: ResultSet, apart: Collection[str]) -> list[str]:
     ]
 
 
-def _next(answer: Answer, facts: Workload | None) -> Iterator[Statement]:
+def _next(answer: Answer, facts: Workload | None) -> Iterator[Note]:
     """The command that may change what is best; a comment of the shell says why."""
     statuses = {status for status, _ in answer.found.reasons}
-    run, words, seconds = "run", tuple[str, ...](), 0.0
-    if facts:
-        rows = answer.found.rows
-        each = seconds_of(rows)
-        seconds = sum(_count_left(row) * each.get(row.id, 0.0) for row in rows)
+    run, words, rows = "run", tuple[str, ...](), answer.found.rows
+    each = choice.seconds_of(rows) if facts else {}
+    seconds = sum(_count_left(row) * each.get(row.id, 0.0) for row in rows)
     left = f", about {minutes(seconds)}" if facts else ""
+    doubts = _find_doubts([*facts.rests_on.values()] if facts else [])
     if facts and facts.undecided and seconds:
         is_old = any(map(_is_old, facts.planned))
         why = f"{'measures them' if is_old else 'continues'}{left}"
-    elif (
-        facts
-        and facts.undecided
-        and any(
-            "disturbed" in cause for cause in _find_doubts([*facts.rests_on.values()])
-        )
-    ):
+    elif facts and facts.undecided and "disturbed" in " ".join(doubts):
         device = "cuda" if facts.device == "GPU" else "cpu"
-        run = "rerun"
+        run, why = "rerun", "on a quiet machine"
         words = ("--only", f"device={device}", "--wait-quiet", "60")
-        why = "on a quiet machine"
     elif facts and (plans := [one for one in facts.next if one.settles == "fastest"]):
         words, why = ("--next", "fastest"), _launch(plans[0], facts)
     elif statuses & {"stale", "not-run", "cancelled"}:
@@ -864,10 +794,10 @@ def _next(answer: Answer, facts: Workload | None) -> Iterator[Statement]:
         return
     command = rankbench_command(run, **answer.found.source, options=words)
     line = f"{command}  # {why}"
-    yield Statement("NEXT", line if len(line) <= WIDTH else f"{why}:\n{command}")
+    yield Note("NEXT", line if len(line) <= WIDTH else f"{why}:\n{command}")
 
 
-def _launch(plan: NextLaunches, facts: Workload) -> str:
+def _launch(plan: choice.NextLaunches, facts: Workload) -> str:
     """Rows that get equally many launches are named together."""
     counts = {one["more"] for one in plan.cells}
     named = [_short(facts, one["cell"]) for one in plan.cells]
@@ -877,7 +807,7 @@ def _launch(plan: NextLaunches, facts: Workload) -> str:
     return f"{times} of {' and '.join(named[:2])}{rest}, about {minutes(plan.seconds)}"
 
 
-def tell_next(plan: NextLaunches, facts: Workload, answer: Answer) -> Note:
+def tell_next(plan: choice.NextLaunches, facts: Workload, answer: Answer) -> Note:
     """The launches that would settle a question, their cost, and the command."""
     words = "--next", plan.settles
     command = rankbench_command("run", **answer.found.source, options=words)
@@ -889,23 +819,17 @@ def tell_next(plan: NextLaunches, facts: Workload, answer: Answer) -> Note:
 
 def _find_alike(rows: Mapping[str, Summary]) -> list[str]:
     """Rows whose sizes of buckets differ, and whose buckets do not."""
-    groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for name, row in rows.items():
-        details = row.records[0]["ranks"][0]["details"]
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for row in rows.values():
+        details, options = row.records[0]["ranks"][0]["details"], {**row.cell.options}
         sizes = tuple(bucket["bytes"] for bucket in details.get("buckets") or ())
-        cell = row.cell
-        if sizes and "bucket_mb" in cell.options:
-            others = {k: v for k, v in cell.options.items() if k != "bucket_mb"}
-            rest = replace(cell, options=others).apart_from(())
-            groups.setdefault((rest, sizes), []).append(name)
-    found = []
-    for (_, bytes_of_each), alike in groups.items():
-        values = sorted(rows[name].cell.options["bucket_mb"] for name in alike)
-        if len(values) > 1:
-            count = len(bytes_of_each)
-            buckets = "one bucket" if count == 1 else f"the same {count} buckets"
-            said = " and ".join(map(str, values))
-            found.append(
-                f"bucket_mb {said} make {buckets} here: no difference to expect"
-            )
-    return found
+        if sizes and (asked := options.pop("bucket_mb", None)) is not None:
+            rest = replace(row.cell, options=options).apart_from(())
+            groups.setdefault((rest, sizes), []).append(asked)
+    return [
+        f"bucket_mb {' and '.join(map(str, sorted(asked)))} make "
+        f"{'one bucket' if len(sizes) == 1 else f'the same {len(sizes)} buckets'} "
+        "here: no difference to expect"
+        for (_, sizes), asked in groups.items()
+        if len(asked) > 1
+    ]

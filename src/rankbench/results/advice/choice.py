@@ -11,14 +11,7 @@ from typing import Any
 from rankbench.record import fill_means, mean_seconds
 from rankbench.results.numbers import statistics
 from rankbench.results.numbers.result_set import UNPAIRED, Summary
-from rankbench.results.numbers.statistics import (
-    MIN_LAUNCHES,
-    Estimate,
-    Fit,
-    LogRatio,
-    confidence_of_each,
-    round_off,
-)
+from rankbench.results.numbers.statistics import Estimate, Fit, LogRatio
 
 # What a row is, beside the best: certainly less; equal within the margin; or neither
 # can be told; or it has too few launches to be judged; or it was not launched in the
@@ -87,7 +80,7 @@ def to_json(value: Any) -> Any:
         return {name: to_json(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(one) for one in value]
-    return round_off(value) if isinstance(value, float) else value
+    return statistics.round_off(value) if isinstance(value, float) else value
 
 
 def choose(
@@ -124,7 +117,7 @@ def choose(
     ratios = ((name, find(name, pivot)) for name in paired[pivot])
     heights = {name: ratio.value for name, ratio in ratios if ratio}
     best = max(heights, key=lambda name: heights[name])
-    confidence = confidence_of_each(math.comb(len(heights), 2), look=look)
+    confidence = statistics.confidence_of_each(math.comb(len(heights), 2), look=look)
     others = (name for name in heights if name != best)
     order = sorted(others, key=lambda name: -heights[name])
     apart = [name for name in factors if name not in heights]
@@ -213,7 +206,7 @@ def plan_next(
     def launch_together(question: str, *names: str) -> None:
         """Ask for common rounds, as many as the first row has launches."""
         own = asked.setdefault(question, {})
-        more = max(MIN_LAUNCHES, len(rows[names[0]].launches))
+        more = max(statistics.MIN_LAUNCHES, len(rows[names[0]].launches))
         for name in names:
             own[name] = max(len(rows[name].launches) + more, own.get(name, 0))
 
@@ -251,8 +244,8 @@ def _describe(
             {"cell": name, "launches": launches, "more": more[name]}
             for name, launches in asked.items()
         ],
-        device_hours=round_off(held / 3600),
-        seconds=round_off(sum(seconds.values())),
+        device_hours=statistics.round_off(held / 3600),
+        seconds=statistics.round_off(sum(seconds.values())),
     )
 
 

@@ -55,9 +55,7 @@ version, if you do not trust the author. `ro-crate-metadata.json` describes file
 launches for programs (RO-Crate).
 """
 
-_LIBRARIES = (
-    *("numpy", "scipy", "pandas", "jinja2", "matplotlib", "seaborn", "rocrate"),
-)
+_LIBRARIES = ("numpy", "scipy", "pandas", "jinja2", "matplotlib", "seaborn", "rocrate")
 
 CITATION = "CITATION.cff"
 # Parts of the code that a reader of the bundle needs, and the crate names.
@@ -137,19 +135,22 @@ def find_code(
         yield from files_below(layout.own(digest)).values()
 
 
+def own_files(entries: Iterable[Record]) -> Iterator[Record]:
+    """What entries of a plan, or records, say of each file of the user's own."""
+    for entry in entries:
+        cell = entry["cell"]
+        yield from (cell.get("own_files") or {}).values()
+        if strategy := cell.get("own_strategy"):
+            yield strategy
+
+
 def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
     """The digests of these files, sorted.
 
     Raises:
         ValueError: one is none: it would be a path.
     """
-    found = set()
-    for entry in (*plan["cells"], *records):
-        cell = entry["cell"]
-        own = cell.get("own_files") or {}
-        for frozen in (*own.values(), cell.get("own_strategy")):
-            if frozen is not None:
-                found.add(str(frozen["digest"]))
+    found = {str(one["digest"]) for one in own_files((*plan["cells"], *records))}
     for digest in found:
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"plan.json is damaged: {digest!r:.80} is no digest")
@@ -217,15 +218,14 @@ def write_about(
     layout: Layout, plan: Record, records: Collection[Record], *, anonymised: bool
 ) -> None:
     """Write about.json into a bundle, with the versions that made the tables."""
-    about = describe(plan, records) | {"anonymised": anonymised}
-    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     maker = {
         "rankbench": rankbench.__version__,
         "method": METHOD,
         "python": platform.python_version(),
-        **versions,
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
     }
-    write_json(layout.root / ABOUT, about | {MADE_WITH: maker})
+    about = describe(plan, records) | {"anonymised": anonymised, MADE_WITH: maker}
+    write_json(layout.root / ABOUT, about)
 
 
 def describe(plan: Record, records: Collection[Record]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rankbench.own_files import SUFFIX as TOKENS_SUFFIX
 from rankbench.own_files import files_below
 from rankbench.plan import PlannedCell
 from rankbench.record import Layout, Record, read_json, write_atomically
-from rankbench.results.bundle.contents import own_digests, read_records
+from rankbench.results.bundle.contents import own_digests, own_files, read_records
 from rankbench.results.bundle.disguise import PUBLIC
 from rankbench.results.bundle.signatures import SUMS
 from rankbench.results.compare.sides import Side
@@ -183,17 +183,13 @@ class _Adapter:
         self.files: dict[str, Path] = {}
         # Name of a file or module -> what the plan says of it.
         self._named: dict[str, list[Mapping[str, str]]] = {}
-        for entry in plan["cells"]:
-            cell = entry["cell"]
-            own = (cell.get("own_files") or {}).values()
-            for frozen in (*own, cell.get("own_strategy")):
-                if frozen is not None:
-                    name = PurePosixPath(frozen["file"]).name
-                    if "module" in frozen:
-                        name = f"-m {frozen['module']}"
-                    known = self._named.setdefault(name, [])
-                    if frozen not in known:
-                        known.append(frozen)
+        for frozen in own_files(plan["cells"]):
+            name = PurePosixPath(frozen["file"]).name
+            if "module" in frozen:
+                name = f"-m {frozen['module']}"
+            known = self._named.setdefault(name, [])
+            if frozen not in known:
+                known.append(frozen)
 
     def adapt(self, value: Any, key: str = "") -> Any:
         """A value of the experiment, without keys that are not taken, and their rules.

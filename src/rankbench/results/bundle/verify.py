@@ -18,16 +18,8 @@ from rankbench import __version__
 from rankbench.own_files import files_below, hash_file, hash_files
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record, read_json
-from rankbench.results.bundle import contents
-from rankbench.results.bundle.signatures import (
-    SUMS,
-    BundleSignature,
-    Finding,
-    Signers,
-    check_signatures,
-    check_sums,
-    is_signature,
-)
+from rankbench.results.bundle import contents, signatures
+from rankbench.results.bundle.signatures import BundleSignature, Finding, Signers
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import DamagedFileError, list_files, open_folder
 from rankbench.results.read.records import read_checked
@@ -97,8 +89,8 @@ def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
     """
     try:
         with open_folder(path) as root:
-            if path.is_file() and not (root / SUMS).is_file():
-                return Verification([Finding(SUMS, "is missing")])
+            if path.is_file() and not (root / signatures.SUMS).is_file():
+                return Verification([Finding(signatures.SUMS, "is missing")])
             return verify_folder(root, signers)
     except DamagedFileError as error:
         said = str(error).removeprefix(str(path)).removeprefix(":")
@@ -111,11 +103,11 @@ def verify_folder(root: Path, signers: Signers | None = None) -> Verification:
     Raises:
         ValueError: as `verify_bundle`.
     """
-    names, findings = check_sums(root)
+    names, findings = signatures.check_sums(root)
     found = Verification(findings)
     if not names:
         return found
-    found.signatures, faults = check_signatures(root, names, signers)
+    found.signatures, faults = signatures.check_signatures(root, names, signers)
     found.findings += faults
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as anew:
         try:
@@ -151,7 +143,11 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
     version, method = maker["rankbench"], maker["method"]
     raw = _find_raw(layout, plan, records.values(), version)
     into.findings += _check_about(layout, about, plan, records.values())
-    names = {n for n in list_files(root)[0] if n != SUMS and not is_signature(n)}
+    names = {
+        n
+        for n in list_files(root)[0]
+        if n != signatures.SUMS and not signatures.is_signature(n)
+    }
     for name in sorted(names):
         if name.endswith(".svg"):
             drawn = _COMMENT.sub(b"", (root / name).read_bytes())

@@ -11,24 +11,10 @@ from pathlib import Path
 from rankbench import __version__
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record
-from rankbench.results.bundle import contents
+from rankbench.results.bundle import contents, signatures
 from rankbench.results.bundle.disguise import Disguise, describe_names
-from rankbench.results.bundle.signatures import (
-    BundleSignature,
-    add_signature,
-    check_signatures,
-    check_sums,
-    write_sums,
-)
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.archive import (
-    SUFFIX,
-    list_files,
-    open_folder,
-    pack,
-    refuse_links,
-    unpack,
-)
+from rankbench.results.read import archive
 from rankbench.results.read.records import read_checked
 from rankbench.results.render.files import make_document, write_results
 from rankbench.results.render.formats import to_html
@@ -63,7 +49,7 @@ class Publication:
     cells: int
     bundle_bytes: int
     bytes: int
-    signature: BundleSignature | None = None
+    signature: signatures.BundleSignature | None = None
 
 
 def publish(
@@ -87,7 +73,7 @@ def publish(
     bundle = layout.root / BUNDLE
     signature = write_bundle(layout, bundle, anonymise=anonymise, key=key, tell=tell)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=layout.root) as place:
-        unpack(bundle, Path(place))
+        archive.unpack(bundle, Path(place))
         site = write_site(Layout(Path(place)), bundle, layout.root / SITE)
     return replace(site, signature=signature)
 
@@ -163,7 +149,7 @@ def write_bundle(
     anonymise: bool,
     key: Path | None = None,
     tell: Callable[[str], object] = lambda _: None,
-) -> BundleSignature | None:
+) -> signatures.BundleSignature | None:
     """Write the bundle of a result directory, with tables and plots made anew.
 
     Args:
@@ -194,35 +180,37 @@ def write_bundle(
             tell(line)
         write_results(read(Layout(root), strict=True))
         contents.write_page(root)
-        write_crate(root, list_files(root)[0], plan, records, anonymised=anonymise)
-        write_sums(root)
-        signature = add_signature(root, key) if key else None
-        if out.name.endswith(SUFFIX):
-            pack(root, list_files(root)[0], out)
+        write_crate(
+            root, archive.list_files(root)[0], plan, records, anonymised=anonymise
+        )
+        signatures.write_sums(root)
+        signature = signatures.add_signature(root, key) if key else None
+        if out.name.endswith(archive.SUFFIX):
+            archive.pack(root, archive.list_files(root)[0], out)
         else:
             shutil.copytree(root, out)
     return signature
 
 
-def sign_bundle(bundle: Path, key: Path) -> BundleSignature:
+def sign_bundle(bundle: Path, key: Path) -> signatures.BundleSignature:
     """Add a signature to a bundle, an archive or a folder; the others stay.
 
     Raises:
         ValueError: it is no bundle, it differs from its list of files, one of its
             signatures is wrong, or the key does not sign.
     """
-    with open_folder(bundle) as root:
-        before, faults = check_sums(root)
-        faults = faults or check_signatures(root, before, None)[1]
+    with archive.open_folder(bundle) as root:
+        before, faults = signatures.check_sums(root)
+        faults = faults or signatures.check_signatures(root, before, None)[1]
         if faults:
             raise ValueError(
                 f"{bundle} is not signed, because it has faults. {faults[0]} "
                 "(`rankbench verify` lists all)"
             )
-        signature = add_signature(root, key)
-        names, _ = list_files(root)
+        signature = signatures.add_signature(root, key)
+        names, _ = archive.list_files(root)
         if root != bundle and names != before:
-            pack(root, names, bundle)
+            archive.pack(root, names, bundle)
     return signature
 
 
@@ -236,7 +224,7 @@ def _collect(
     """
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
-    refuse_links(layout.root)
+    archive.refuse_links(layout.root)
     plan, records = _read(layout)
     disguise = Disguise.of(layout, plan) if anonymise else None
     # In an order that does not depend on the disk.

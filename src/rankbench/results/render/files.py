@@ -23,16 +23,7 @@ from rankbench.results.elements.section import Content, Drawing, Section
 from rankbench.results.elements.text import Grid, Note, replace_ids, shorten
 from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.read.archive import open_results
-from rankbench.results.render.formats import (
-    escape_latex,
-    escape_markdown,
-    notes_to_latex,
-    notes_to_markdown,
-    to_csv,
-    to_html,
-    to_latex,
-    to_markdown,
-)
+from rankbench.results.render import formats
 from rankbench.results.sections import load_sections
 
 # The first plot of these that there is stands beside the answer.
@@ -70,7 +61,7 @@ _RC: dict[str, Any] = {
 }
 
 _README = """\
-# {title}: results of rankbench
+{title}: results of rankbench
 
 - [answer.md](answer.md): what to use, and how sure that is; `answer.json` for programs.
 - [table.md](table.md): every row; also as `.html`, `.tex`, and `.csv` (all columns).
@@ -86,31 +77,16 @@ class DocumentSection:
     """A section with its content.
 
     Attributes:
-        section: what the file declares.
+        section: what the file declares; if it could not be made, its reading says why.
         content: empty if the section could not be made.
         grids: its tables for readers.
         frame: its CSV; None if it has none.
-        error: why it could not be made; None if it was.
     """
 
     section: Section
     content: Content
     grids: Sequence[Grid] = ()
     frame: pd.DataFrame | None = None
-    error: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.section.name
-
-    @property
-    def title(self) -> str:
-        return self.section.title
-
-    @property
-    def reading(self) -> str:
-        """How to read it, or why there is nothing to read."""
-        return self.error or self.section.reading
 
 
 @dataclass(frozen=True)
@@ -183,7 +159,7 @@ def make_document(
     ids = [summary.id for summary in found.rows]
     ids += [target.id for target in found.targets]
     names, shared = shorten(ids)
-    (table,) = (one for one in made if one.name == "table")
+    (table,) = (one for one in made if one.section.name == "table")
     sections = [one for one in made if one is not table]
     return Document(found.experiment, names, shared, table, sections)
 
@@ -209,7 +185,7 @@ def _make(
         else:
             report(f"section {section.name}:\n{traceback.format_exc()}")
         said = f"This section could not be made: {said}"
-        return DocumentSection(section, Content(), error=said)
+        return DocumentSection(replace(section, reading=said), Content())
 
 
 def load_table(folder: str | PathLike[str]) -> pd.DataFrame:
@@ -260,71 +236,48 @@ def _make_texts(
     layout: Layout, document: Document, found: ResultSet
 ) -> Iterator[tuple[Path, str]]:
     """Each file but plots, and its text."""
-    table, alone = document.table, replace(document, sections=())
-    yield layout.readme, _README.format(title=escape_markdown(document.title))
+    table, name = document.table, document.name
+    title = f"# {formats.escape_markdown(document.title)}"
+    # What the short names of cells leave out.
+    shared = f"All cells: {document.shared}." if document.shared else ""
+    yield layout.readme, _README.format(title=title)
     assert table.frame is not None
-    yield layout.table("csv"), to_csv(table.frame)
-    yield layout.table("md"), _table_to_markdown(document)
-    yield layout.table("tex"), _table_to_latex(document)
-    yield layout.table("html"), to_html(alone)
-    yield layout.report, to_html(document, found)
+    yield layout.table("csv"), formats.to_csv(table.frame)
+    yield (
+        layout.table("md"),
+        _join(
+            title,
+            formats.notes_to_markdown(table.content.before, name),
+            shared,
+            *(formats.to_markdown(grid, name) for grid in table.grids),
+            formats.notes_to_markdown(table.content.notes, name),
+            "All columns: [table.csv](table.csv). What they say: "
+            "[answer.md](answer.md), [report.html](report.html).",
+        ),
+    )
+    yield (
+        layout.table("tex"),
+        _join(
+            "% needs the packages booktabs and graphicx",
+            formats.escape_latex(shared),
+            *(formats.to_latex(grid, name) for grid in table.grids),
+            formats.notes_to_latex(table.content.notes, name),
+        ),
+    )
+    yield layout.table("html"), formats.to_html(replace(document, sections=()))
+    yield layout.report, formats.to_html(document, found)
     for made in document.sections:
-        content = made.content
         if made.frame is not None:
-            yield layout.section(made.name), to_csv(made.frame)
-        if content.facts is not None:
-            facts = json.dumps(content.facts, indent=1, allow_nan=False)
-            yield layout.answer("json"), f"{facts}\n"
-            yield layout.answer("md"), _answer_to_markdown(document, made)
-
-
-def _table_to_markdown(document: Document) -> str:
-    table, name = document.table, document.name
-    return _join(
-        f"# {escape_markdown(document.title)}",
-        notes_to_markdown(table.content.before, name),
-        _shared(document),
-        *(
-            part
-            for grid in table.grids
-            for part in (f"## {escape_markdown(grid.title)}", to_markdown(grid, name))
-        ),
-        notes_to_markdown(table.content.notes, name),
-        "All columns: [table.csv](table.csv). What they say: [answer.md](answer.md), "
-        "[report.html](report.html).",
-    )
-
-
-def _answer_to_markdown(document: Document, made: DocumentSection) -> str:
-    return _join(
-        f"# {escape_markdown(document.title)}",
-        notes_to_markdown(made.content.before, document.name),
-        "## More" if made.content.notes else "",
-        _shared(document),
-        notes_to_markdown(made.content.notes, document.name),
-    )
-
-
-def _table_to_latex(document: Document) -> str:
-    table, name = document.table, document.name
-    return _join(
-        "% needs the packages booktabs and graphicx",
-        escape_latex(_shared(document)),
-        *(
-            part
-            for grid in table.grids
-            for part in (
-                rf"\paragraph{{{escape_latex(grid.title)}}}",
-                to_latex(grid, name),
+            yield layout.section(made.section.name), formats.to_csv(made.frame)
+        if made.content.facts is not None:
+            facts = json.dumps(made.content.facts, indent=1, allow_nan=False)
+            before, more = (
+                formats.notes_to_markdown(notes, name)
+                for notes in (made.content.before, made.content.notes)
             )
-        ),
-        notes_to_latex(table.content.notes, name),
-    )
-
-
-def _shared(document: Document) -> str:
-    """What the short names of cells leave out."""
-    return f"All cells: {document.shared}." if document.shared else ""
+            yield layout.answer("json"), f"{facts}\n"
+            parts = title, before, "## More" if more else "", shared, more
+            yield layout.answer("md"), _join(*parts)
 
 
 def _join(*parts: str) -> str:
@@ -384,5 +337,5 @@ def write_page(
     document = Document(
         title, names={}, shared="", table=rows, sections=[opening, plots]
     )
-    write_atomically(path, to_html(document).encode())
+    write_atomically(path, formats.to_html(document).encode())
     draw_plots(Layout(path.parent), [drawing])

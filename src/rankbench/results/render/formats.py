@@ -94,7 +94,8 @@ def to_markdown(grid: Grid, shorten: Shorten) -> str:
             for row in grid.rows
         ),
     ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([f"## {escape_markdown(grid.title)}", "", *lines])
 
 
 def notes_to_markdown(notes: Sequence[Note], shorten: Shorten) -> str:
@@ -121,6 +122,7 @@ def to_latex(grid: Grid, shorten: Shorten) -> str:
     )
     align = "".join("r" if number else "l" for number in grid.columns.values())
     lines = [
+        *(rf"\paragraph{{{escape_latex(grid.title)}}}", ""),
         rf"\resizebox{{\textwidth}}{{!}}{{\begin{{tabular}}{{{align}}}",
         *(r"\toprule", header, r"\midrule", *body, r"\bottomrule"),
         r"\end{tabular}}",

@@ -10,16 +10,23 @@ from rankbench.invocation import rankbench_command
 from rankbench.results.advice.answer import (
     WIDTH,
     Answer,
-    Statement,
     find_all,
     find_answer,
     find_details,
 )
-from rankbench.results.advice.choice import Rival
+from rankbench.results.advice.choice import Rival, to_json
 from rankbench.results.elements.section import Content, Row, Section
 from rankbench.results.elements.text import Note
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
+
+ANSWER_VERSION = 3
+
+# What `answer.json` holds of a workload.
+_IN_JSON = (
+    *("workload", "unit", "names", "base", "best", "undecided"),
+    *("fastest", "cheapest", "lost", "scaling", "next"),
+)
 
 LINES, TERM = 10, 10
 COLUMNS = TERM + WIDTH
@@ -65,8 +72,24 @@ def _rows(answer: Answer) -> Iterator[Row]:
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
-    """What `answer.json` holds: all findings, and the ten lines."""
-    return {**answer.to_json(), "lines": to_lines(in_brief(answer))}
+    """What `answer.json` holds: all findings, and the ten lines; ids stand for rows."""
+    found = answer.found
+    return {
+        "schema": ANSWER_VERSION,
+        "experiment": found.experiment,
+        "source": found.source,
+        "margin": answer.margin,
+        "efficiency": answer.efficiency,
+        "workloads": [
+            {name: to_json(getattr(one, name)) for name in _IN_JSON}
+            for one in answer.workloads
+        ],
+        "without_numbers": [
+            {"status": status, "reason": reason, "cells": cells}
+            for (status, reason), cells in found.reasons.items()
+        ],
+        "lines": to_lines(in_brief(answer)),
+    }
 
 
 def in_brief(answer: Answer) -> list[Note]:
@@ -83,18 +106,20 @@ def divide(answer: Answer) -> tuple[list[Note], list[Note]]:
     if len(answer.workloads) > 1:
         every = (Note(one.term, "; ".join([one.text, *one.more])) for one in said)
         rest = [*every, *rest]
-        command = rankbench_command(
-            "answer", **answer.found.source, options=["--details"]
-        )
+        source = answer.found.source
+        command = rankbench_command("answer", **source, options=["--details"])
         said = [one._replace(more=()) for one in said if one.term in ("WHAT", "BEST")]
-        said = [*said[: 2 * _MOST_WORKLOADS], Statement("MORE", command)]
+        said = [*said[: 2 * _MOST_WORKLOADS], Note("MORE", command)]
     # Each paragraph, the more important ones first, as long as there are lines.
     parts = [(one.term, place) for one in said for place in range(1 + len(one.more))]
     order = sorted(range(len(parts)), key=lambda at: _rank(*parts[at]))
-    texts = [text for one in said for text in _punctuate([one.text, *one.more])]
+    texts = [text for one in said for text in (one.text, *one.more)]
+    # Pages join paragraphs to one.
+    ends = ["" if text.endswith(":") else ";" for text in texts]
     left, taken = LINES, dict[int, list[str]]()
     for at in order:
-        lines = _wrap(texts[at])
+        is_last = at + 1 == len(parts) or parts[at + 1][1] == 0
+        lines = _wrap(texts[at] + ("" if is_last else ends[at]))
         if len(lines) <= left:
             left, taken[at] = left - len(lines), lines
     notes: list[Note] = []
@@ -106,15 +131,9 @@ def divide(answer: Answer) -> tuple[list[Note], list[Note]]:
                 text = f"{notes.pop().text}\n{text}"
             notes.append(Note(term, text))
         elif len(answer.workloads) < 2:
-            left_out.append(Note(term, texts[at].removesuffix(";")))
+            left_out.append(Note(term, texts[at]))
     brief = [Note(note.term, note.text.removesuffix(";")) for note in notes]
     return brief, [*left_out, *rest]
-
-
-def _punctuate(paragraphs: Sequence[str]) -> list[str]:
-    """Paragraphs that read well where pages join them to one."""
-    *before, last = paragraphs
-    return [*(text if text.endswith(":") else f"{text};" for text in before), last]
 
 
 def _rank(term: str, place: int) -> int:
