@@ -9,7 +9,7 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -134,18 +134,12 @@ class Document:
         return replace_ids(text, self.names)
 
 
-def make_document(
-    found: ResultSet,
-    *,
-    only: Collection[str] = (),
-    report: Callable[[str], None] = print,
-) -> Document:
+def make_document(found: ResultSet, *, only: Collection[str] = ()) -> Document:
     """Make the sections.
 
     Args:
         found: what was read of a result directory.
         only: names of sections to make; all by default.
-        report: gets the traceback of a section that could not be made.
 
     Raises:
         ValueError: a record is damaged, and `found` is strict; the message names it.
@@ -154,7 +148,7 @@ def make_document(
         one
         for section in load_sections().values()
         if not only or section.name in only
-        if (one := _make(section, found, report))
+        if (one := _make(section, found))
     ]
     ids = [summary.id for summary in found.rows]
     ids += [target.id for target in found.targets]
@@ -164,9 +158,7 @@ def make_document(
     return Document(found.experiment, names, shared, table, sections)
 
 
-def _make(
-    section: Section, found: ResultSet, report: Callable[[str], None]
-) -> DocumentSection | None:
+def _make(section: Section, found: ResultSet) -> DocumentSection | None:
     """Make a section, or a line in its place that says why it could not be made."""
     try:
         content = section.make(found)
@@ -183,7 +175,8 @@ def _make(
                 raise
             said = first_line(str(error).replace(root, ""))
         else:
-            report(f"section {section.name}:\n{traceback.format_exc()}")
+            print(f"section {section.name}:", file=sys.stderr)
+            traceback.print_exc()
         said = f"This section could not be made: {said}"
         return DocumentSection(replace(section, reading=said), Content())
 
@@ -198,10 +191,7 @@ def load_table(folder: str | PathLike[str]) -> pd.DataFrame:
 
 
 def write_results(
-    found: ResultSet,
-    *,
-    into: Layout | None = None,
-    plots: bool = True,
+    found: ResultSet, *, into: Layout | None = None, plots: bool = True
 ) -> Document:
     """Write what is in `MADE`; files that earlier results had, and these lack, go.
 
@@ -213,7 +203,7 @@ def write_results(
     Raises:
         ValueError: a record or its steps are damaged; the message names it.
     """
-    document = make_document(found, report=lambda text: print(text, file=sys.stderr))
+    document = make_document(found)
     layout = into or found.layout
     written = dict(_make_texts(layout, document, found))
     readme = layout.readme
@@ -320,22 +310,16 @@ def write_page(
     Raises:
         OSError: a file cannot be written.
     """
-    opening, rows, plots = (
-        DocumentSection(
-            Section(
-                name=name, title=title, reading="", order=order, make=lambda _: None
-            ),
-            content,
-            content.grids or (),
+
+    def part(order: int, name: str, heading: str, content: Content) -> DocumentSection:
+        made = Section(
+            name=name, title=heading, reading="", order=order, make=lambda _: content
         )
-        for order, name, title, content in (
-            (-1, "sides", title, Content(before=notes)),
-            (0, "rows", table.title, Content(grids=[table])),
-            (1, "plot", drawing.question, Content(drawings=[drawing])),
-        )
-    )
-    document = Document(
-        title, names={}, shared="", table=rows, sections=[opening, plots]
-    )
+        return DocumentSection(made, content, content.grids or ())
+
+    opening = part(-1, "sides", title, Content(before=notes))
+    rows = part(0, "rows", table.title, Content(grids=[table]))
+    plots = part(1, "plot", drawing.question, Content(drawings=[drawing]))
+    document = Document(title, {}, "", rows, [opening, plots])
     write_atomically(path, formats.to_html(document).encode())
     draw_plots(Layout(path.parent), [drawing])

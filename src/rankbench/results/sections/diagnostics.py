@@ -83,11 +83,11 @@ def make(found: ResultSet) -> Content | None:
         make_grid(title, [{"cell": cell, **fields} for cell, fields in rows])
         for title, rows in tables.items()
     ]
-    environment = _find_environment(found.measured)
-    # A row for each item, of no cell.
-    tables["Environment"] = [("", {k: v}) for k, v in environment.items()]
-    lines = [{"item": k, "value": v} for k, v in environment.items()]
-    grids.append(make_grid("Environment", lines))
+    if environment := _find_environment(found.measured):
+        # A row for each item, of no cell.
+        tables["Environment"] = [("", {k: v}) for k, v in environment.items()]
+        lines = [{"item": k, "value": v} for k, v in environment.items()]
+        grids.append(make_grid("Environment", lines))
     # Not a mapping for each field: of ten thousand launches, these take 30 MB.
     rows = pd.DataFrame(_to_rows(tables), columns=list(SECTION.columns))
     shown = [grid.title for grid in grids]
@@ -223,10 +223,12 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
-    """Hardware and software of every host."""
+    """Hardware and software of every host; {} if no record names one."""
     records = [record for s in measured for record in s.records]
     # If a host changed between launches, its latest state is shown.
     hosts = {one["host"]: one for record in records for one in record["hosts"]}
+    if not hosts:
+        return {}
     images = [record["image"] for record in records if record["image"]]
     named = _join(f"{one['name']} (sha256 {str(one['sha256'])[:12]})" for one in images)
     return {
