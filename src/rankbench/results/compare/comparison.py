@@ -281,7 +281,7 @@ def _judge(
     cell: ComparedCell, found: LogRatio | None, confidence: float, margin: float
 ) -> ComparedCell:
     """The cell with the verdict on its code, if its launches took turns."""
-    ratio, verdict = found and found.bracket(confidence), cell.verdict
+    ratio, verdict = found.bracket(confidence) if found else None, cell.verdict
     if ratio and not verdict:
         verdict = BETTER if ratio.value > 1 else WORSE
         if ratio.interval is None:
@@ -299,7 +299,8 @@ def _judge_share(
     cell: ComparedCell, found: LogRatio | None, confidence: float, at_least: float
 ) -> ComparedCell:
     """The cell with the verdict on the machine: whether it keeps a share."""
-    ratio, verdict, why = found and found.bracket(confidence), UNDECIDED, cell.why
+    ratio = found.bracket(confidence) if found else None
+    verdict, why = UNDECIDED, cell.why
     ends = ratio and ratio.printed()[0].interval
     if not cell.old.throughput:
         verdict = NO_NUMBER

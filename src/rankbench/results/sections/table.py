@@ -30,8 +30,10 @@ _TITLE = "Cells"
 _PAIRED = {True: "paired", False: "unpaired"}
 
 # Columns that have the name of an attribute of the cell, or of its summary.
-_OF_CELL = ("strategy", "backend", "topology", "launcher", "model", "data")
-_OF_CELL += ("batch_size", "scaling")
+_OF_CELL = (
+    *("strategy", "backend", "topology", "launcher", "model", "data"),
+    *("batch_size", "scaling"),
+)
 _OF_ROW = ("devices", "status", "reason", "attempt")
 
 _MIB_PER_GIB = 1024
