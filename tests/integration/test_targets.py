@@ -66,11 +66,3 @@ def test_targets_that_measure(project):
     table = (project.root / "results/one/table.md").read_text()
     assert "single.none.1x1.lenet.digits" in table
     assert "Nothing to be done" in project.snakemake(flags=("all",)).stdout
-
-
-def test_site_check_by_rankbench_where_there_is_no_cluster(project):
-    project.experiment(ONE, "config.yaml")
-    done = project.rankbench("check", "--site", "local_profile")
-    assert done.returncode == 2
-    assert "has no scheduler: there are no hosts to check" in done.stdout
-    assert not (project.root / "results").exists()
