@@ -415,7 +415,14 @@ def take_lock(path: Path | None = None, *, wait: bool = False) -> FileIO | None:
         OSError: the file cannot be opened, or its file system has no locks.
     """
     if path is None:
-        return _take_machine()
+        faults: list[OSError] = []
+        for file in _machine_files():
+            try:
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                return take_lock(file)
+            except OSError as error:
+                faults.append(error)
+        raise faults[0]
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     held = open(os.open(path, flags, 0o600), "wb", buffering=0)  # noqa: SIM115
     try:
@@ -441,17 +448,6 @@ def _machine_files() -> Iterator[Path]:
         yield Path(pwd.getpwuid(os.getuid()).pw_dir, cache, name)
     yield Path(f"/run/user/{os.getuid()}", name)
     yield Path(os.path.expanduser("~"), cache, name)
-
-
-def _take_machine() -> FileIO | None:
-    faults: list[OSError] = []
-    for file in _machine_files():
-        try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return take_lock(file)
-        except OSError as error:
-            faults.append(error)
-    raise faults[0]
 
 
 @contextmanager

@@ -461,20 +461,18 @@ def describe(site: Facts, found: Facts) -> list[str]:
     """The equipment of the hosts, as lines."""
     lines = []
     for host in found["hosts"]:
-        interfaces = ", ".join(
-            f"{name} {'/'.join(addresses)}"
-            for name, addresses in (host["interfaces"] or {}).items()
-            if addresses
-        )
-        gpus = "none"
+        gpus, links = "none", host["interfaces"] or {}
         if host["gpus"]:
             gpus = f"{len(host['gpus'])} x {host['gpus'][0]}, driver {host['driver']}"
+        network = ", ".join(
+            f"{name} {'/'.join(ips)}" for name, ips in links.items() if ips
+        )
         lines += [
             f"{host['host']}",
             f"  cores {host['cores']}, memory {host['memory_mib']} MiB, "
             f"/dev/shm {host['shm_mib']} MiB, "  # noqa: S108
             f"{host['scratch']} {host['scratch_mib']} MiB free",
-            f"  GPUs {gpus}; network {interfaces or 'none found'}",
+            f"  GPUs {gpus}; network {network or 'none found'}",
             f"  Python {host['python']}; {host['slurm'] or 'no Slurm'}; "
             f"{host['apptainer'] or 'no Apptainer'}; "
             f"/dev/fuse {'usable' if host['fuse'] else 'not usable'}",
