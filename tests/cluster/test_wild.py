@@ -144,21 +144,6 @@ def test_the_launch_of_a_suspended_job_is_repeated(site):
     assert row["step_ms"] < 1000
 
 
-def test_rows_with_other_settings_of_a_library_are_marked(site):
-    text = EXPERIMENT.format(
-        name="pooled", strategy="ddp", topology="[1x1, 2x1]", steps=3
-    )
-    cells = site.plan(text, "pooled")
-    for cell, choice in zip(cells, ("Ring", "Tree"), strict=True):
-        site.measure("pooled", [cell], before=f"export NCCL_ALGO={choice}")
-    rows = site.rows("pooled")
-    assert {row["status"] for row in rows.values()} == {"ok"}
-    for cell in cells:
-        assert "environment(NCCL_ALGO)" in rows[cell]["marks"]
-    # One is no base of the other.
-    assert rows[cells[1]]["efficiency"] is None
-
-
 def test_a_job_gets_gpus_whose_type_has_hyphens(bound):
     """As Slurm detects it; there is no such GPU, which the rank then says."""
     root = bound.project.root
