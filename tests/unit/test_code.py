@@ -24,7 +24,7 @@ from rankbench.launch.job.provenance import (
 
 pytestmark = pytest.mark.unit
 
-# Modules of the package root that ranks import; failures.py only while data are made.
+# Modules of the package root that ranks import.
 SHARED = sorted(
     {
         f"{node.module.removeprefix('rankbench.')}.py"
@@ -32,20 +32,17 @@ SHARED = sorted(
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ImportFrom)
         if node.module and node.module.startswith("rankbench.")
-        if not node.module.startswith(("rankbench.rank", "rankbench.failures"))
+        if not node.module.startswith("rankbench.rank")
     }
 )
-FILES = [*SHARED, "rank/training/loop.py", "rank/models/lenet.py"]
+FILES = [*SHARED, "hooks.py", "rank/training/loop.py", "rank/models/lenet.py"]
 OTHERS = ["cli.py", "launch/job/measure.py", "results/render/tables.py"]
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    for name in (*FILES, *OTHERS):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# {name}\n")
-    return tmp_path
+    ignored = shutil.ignore_patterns("__pycache__", "assets")
+    return shutil.copytree(PACKAGE, tmp_path / "rankbench", ignore=ignored)
 
 
 def fresh_hash(package: Path, cell: Cell | None = None) -> str:
@@ -88,9 +85,7 @@ def test_a_new_and_a_renamed_file_change_it_and_other_code_does_not(package):
         ("data/mnist.py", False),
     ],
 )
-def test_a_cell_has_the_code_that_it_imports(tmp_path, name, changes):
-    package = tmp_path / "rankbench"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+def test_a_cell_has_the_code_that_it_imports(package, name, changes):
     cell = make_cell(strategy="zero1", model="lenet", data="digits")
     before = fresh_hash(package, cell)
     own = replace(cell, own_strategy={"file": "mine.py", "digest": "d" * 64})
@@ -127,8 +122,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in OF_JOBS:
         link = tmp_path / "src/rankbench/assets" / name
         link.symlink_to(Path("../../..", name))
-    for name in SHARED:
-        (tmp_path / "src/rankbench" / name).write_text("")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     _hash_code.cache_clear()
     return tmp_path

@@ -31,13 +31,13 @@ PLACE = Path("src/rankbench")
 LINKS = PLACE / "assets"
 DESCRIPTION = "code.json"
 
-# Kind of a variant -> its folder on the ranks' side; how files import from such ones.
+# Kind of a variant -> its folder on the ranks' side.
 VARIANTS = {"strategy": "strategies", "model": "models", "data": "data"}
-_IMPORT = re.compile(r"from rankbench\.rank\.(\w+)(?:\.| import )(\w+)")
+_IMPORT = re.compile(r"from rankbench\.?([\w.]*) import (\w+)")
 
 
 def rank_code_hash(cell: Cell | None = None, package: Path = PACKAGE) -> str:
-    """SHA-256 over names and contents of the rank-side files; of a cell, of its own.
+    """SHA-256 over names and contents of the files of ranks; of a cell, of its own.
 
     A cell has one strategy, model and data set, and what these import. A file of the
     user's own may import any of its kind.
@@ -51,27 +51,24 @@ def rank_code_hash(cell: Cell | None = None, package: Path = PACKAGE) -> str:
 
 @cache
 def _hash_code(package: Path, **named: str) -> str:
-    """The hash with only this variant of each folder, and those that are imported."""
-    shared = (
-        *("cell.py", "decoder.py", "environ.py"),
-        *("launch_spec.py", "own_files.py", "record.py"),
-    )
+    """The hash of what ranks import, with only this variant of each folder."""
     rank = package / "rank"
-    files = [*(package / name for name in shared), *sorted(rank.rglob("*.py"))]
-    unused = {
+    others = {
         rank / folder / f"{other}.py"
         for folder, name in named.items()
         for other in list_variants(rank / folder)
         if other != name
     }
-    waiting = [path for path in files if path not in unused]
+    found: set[Path] = set()
+    waiting = [path for path in rank.rglob("*.py") if path not in others]
     while waiting:
-        for folder, name in _IMPORT.findall(waiting.pop().read_text("utf-8")):
-            if (path := rank / folder / f"{name}.py") in unused:
-                unused.remove(path)
-                waiting.append(path)
-    used = (path for path in files if path not in unused)
-    return hash_files({str(path.relative_to(package)): path for path in used})
+        path = waiting.pop()
+        if path not in found and path.is_file():
+            found.add(path)
+            for module, name in _IMPORT.findall(path.read_text("utf-8")):
+                place = package.joinpath(*module.split("."))
+                waiting += [place.with_suffix(".py"), place / f"{name}.py"]
+    return hash_files({str(path.relative_to(package)): path for path in sorted(found)})
 
 
 def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
