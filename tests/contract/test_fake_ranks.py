@@ -287,16 +287,6 @@ def test_deepspeed_does_what_it_declares():
         check(case, found)
 
 
-def test_ranks_share_the_state_of_an_optimizer(found):
-    """SGD keeps a momentum of each weight."""
-    kept = {
-        name: found[Case(name).name]["ranks"][0]["parts"]["optimizer"]
-        for name in ("ddp", "zero1", "fsdp")
-    }
-    for name in ("zero1", "fsdp"):
-        assert kept[name] == pytest.approx(kept["ddp"] / 8, rel=0.1, abs=ROUNDING)
-
-
 def test_what_cannot_be_estimated_says_why(found):
     for name, case in UNKNOWN.items():
         assert name in found[case.name]["unknown"]

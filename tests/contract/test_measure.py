@@ -17,6 +17,20 @@ def measure(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
     return run_ranks(folder / strategy, "measure", strategy=strategy, **usual)
 
 
+def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(tmp_path):
+    cell = {"model": "gpt", "model_options": {"layers": 4, "width": 64, "heads": 4}}
+    cell |= {"data": "tokens", "context": 16, "batch_size": 2, "optimizer": "adam"}
+    kept = {}
+    for name in ("ddp", "zero1", "fsdp"):
+        ranks = measure(tmp_path, name, **cell, steps=1, evaluate=False)
+        kept[name] = max(one["rank"]["memory"]["optimizer_mib"] for one in ranks)
+    # Adam keeps two float32 values for each of the parameters.
+    weights = ranks[0]["model"]["parameters"]
+    assert kept["ddp"] == pytest.approx(2 * 4 * weights / 2**20, rel=0.01)
+    assert kept["zero1"] <= 1.05 * kept["ddp"] / 2
+    assert kept["fsdp"] <= 1.05 * kept["ddp"] / 2
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])
 def test_fp16_on_two_ranks_comes_near_fp32(strategy, tmp_path):
     cell = {"learning_rate": 0.01, "momentum": 0.0, "steps": 15, "warmup": 10}

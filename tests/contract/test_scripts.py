@@ -50,6 +50,7 @@ def test_a_tutorial_of_ddp(tmp_path):
     assert record["samples"] == GLOBAL_BATCH * STEPS
     assert record["loss"] == {"first": None, "last": None}
     assert record["model"]["parameters"] == 21 * 64 + 65 * 10
+    assert record["ranks"][0]["memory"]["optimizer_mib"] > 0
     assert "epoch 0: loss" in launch.log(0)
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,6 +213,21 @@ def read_peaks(devices: Sequence[torch.device]) -> dict[str, Any]:
         "cuda_allocated_mib": max(allocated, default=None),
         "cuda_reserved_mib": max(reserved, default=None),
     }
+
+
+def size_of_state(state: Iterable[Any]) -> float:
+    """MiB of the tensors in an optimizer's state on this rank.
+
+    Args:
+        state: one dictionary for each parameter.
+    """
+    size = 0
+    for value in (value for entry in state for value in entry.values()):
+        if torch.is_tensor(value):
+            # A sharded tensor reports the size of the whole; this rank has a part.
+            local = value.to_local() if hasattr(value, "to_local") else value
+            size += local.numel() * local.element_size()
+    return size / MIB
 
 
 # A tick of 10 ms is 2 % of this: shares of a shorter window mean nothing.

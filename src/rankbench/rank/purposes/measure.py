@@ -47,6 +47,7 @@ def run(duty: Duty) -> None:
     duty.progress.enter(COLLECTIVES)
     report = describe_rank(duty, window, steps_per_epoch, imported, ready)
     of_rank, seconds = report["rank"], report["rank"]["seconds"]
+    of_rank["memory"]["optimizer_mib"] = usage.size_of_state(strategy.optimizer_state())
     seconds |= {"collectives": 0.0, "evaluate": 0.0}
     if world.rank == 0:
         report["model"] = describe_model(cell.model, material.sizes, cell.model_options)

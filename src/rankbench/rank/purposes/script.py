@@ -218,9 +218,12 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         window.samples = planned // place.size + (place.rank < planned % place.size)
     # A script does not say what an epoch is: the whole window counts as one.
     report = describe_rank(duty, window, steps, begun, session.opened)
-    details = report["rank"]["details"]
+    of_rank, details = report["rank"], report["rank"]["details"]
     trained = 0
     if (optimizer := session.counter.optimizer) is not None:
+        # `optim` is what ZeroRedundancyOptimizer runs on this rank.
+        state = getattr(optimizer, "optim", optimizer).state.values()
+        of_rank["memory"]["optimizer_mib"] = usage.size_of_state(state)
         details["optimizer"] = describe_optimizer(optimizer)
         trained = count_trained(optimizer)
     if place.rank == 0:
