@@ -15,6 +15,7 @@ from trials import ALLOCATIONS, Unexpected
 LAUNCHES = 20
 KILLS = 10  # for each experiment
 PAUSE = (1.0, 14.0)  # seconds before a kill
+LOOK = 0.2  # seconds between two looks for a victim
 MOST_RUNS = 30
 EXPERIMENT = """
 name: {name}
@@ -109,10 +110,10 @@ class Kills:
         return False
 
     def _kill(self, chance: random.Random, run: subprocess.Popen[str]) -> None:
-        """Kill one of what is there, at random."""
-        victims = [*self.on_hosts, *self.at_login]
-        for victim in chance.sample(victims, len(victims)):
-            hosts = chance.sample(self.lane.hosts, 2)
+        """Kill one at random, as soon as it is there."""
+        victim = chance.choice([*self.on_hosts, *self.at_login])
+        hosts = chance.sample(self.lane.hosts, 2)
+        while self._lasts(run, LOOK):
             if any(self._kills(victim, host, run) for host in hosts):
                 self.killed.append(victim)
                 return
