@@ -461,34 +461,27 @@ def describe_software(
             return f"{torch} has no {name.upper()}: {_REMEDY[name]}"
         return f"{where} has no {name.upper()}: name one that has (image: ...)"
 
-    def look_for(kind: str, names: Sequence[str]) -> Obstacles:
-        return {
-            name: None
-            if facts[kind].get(name)
-            else f"{name} is not installed: {_INSTALL[name]}"
-            if image is None
-            else f"{where} has no {name}"
-            for name in names
-        }
+    def why_not_in_horovod(name: str) -> str | None:
+        has = name in facts["horovod"]
+        return None if has else f"{horovod} is built without {name.upper()}"
 
+    def why_not_installed(kind: str, name: str) -> str | None:
+        if facts[kind].get(name):
+            return None
+        if image is None:
+            return f"{name} is not installed: {_INSTALL[name]}"
+        return f"{where} has no {name}"
+
+    no_rpc = f"{torch} is built without torch.distributed.rpc"
     return Software(
         torch=facts["torch"],
         backends={
             "process_group": {"none": None, **{b: why_no_backend(b) for b in BACKENDS}},
-            "horovod": {
-                b: None
-                if b in facts["horovod"]
-                else f"{horovod} is built without {b.upper()}"
-                for b in BACKENDS
-            },
-            "rpc": {
-                "tensorpipe": None
-                if facts["rpc"]
-                else f"{torch} is built without torch.distributed.rpc"
-            },
+            "horovod": {b: why_not_in_horovod(b) for b in BACKENDS},
+            "rpc": {"tensorpipe": None if facts["rpc"] else no_rpc},
         },
-        packages=look_for("packages", PACKAGES),
-        programs=look_for("programs", PROGRAMS),
+        packages={name: why_not_installed("packages", name) for name in PACKAGES},
+        programs={name: why_not_installed("programs", name) for name in PROGRAMS},
         no_cuda=None if facts["cuda"] else f"{torch} is built without CUDA",
         # An image that is not built yet promises it by NCCL.
         horovod_no_cuda=None
