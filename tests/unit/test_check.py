@@ -144,7 +144,7 @@ def test_data(tmp_path, capsys, seed, classes, wrong):
 
 def test_bad_input(tmp_path, cli):
     path = tmp_path / "net.py"
-    assert "there is no file" in cli("check", path, status=2).err
+    assert "net.py: cannot be read: No such" in cli("check", path, status=2).err
     path.write_text(MODEL.replace("EDIT", "pass"))
     assert (
         "expected NAME=VALUE" in cli("check", path, "--option", "width", status=2).err

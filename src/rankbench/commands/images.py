@@ -46,33 +46,22 @@ def make_images(arguments: argparse.Namespace) -> int:
     if arguments.show and arguments.force:
         raise ValueError("--show and --force: give one of them, not both")
     run = plan_run(arguments, probe=not arguments.show and not arguments.name)
-    images = _choose(run, arguments.name)
-    status = 0
-    if not arguments.show:
-        status = _make(run, images, arguments)
+    place = Path(run.plan.site["image_dir"])
+    images = run.known_images or load_images(CONTAINERS, place)
+    if arguments.name:
+        images = choose_images(images, arguments.name)
+    else:
+        need_files(run, IMAGE)  # raises if no cell runs in an image
+        images = {name: images[name] for name in run.image_names}
+    status = 0 if arguments.show else _make(run, images, arguments)
+    found = [_describe(image) for image in images.values()]
     if arguments.json:
-        print_json([_describe(image) for image in images.values()])
+        print_json(found)
     elif arguments.show:
-        for image in images.values():
-            known = _describe(image)
-            there = known["missing"] or f"{known['file']}  SHA-256 {known['sha256']}"
-            say(f"{image.name:<12} {there}")
+        for one in found:
+            there = one["missing"] or f"{one['file']}  SHA-256 {one['sha256']}"
+            say(f"{one['name']:<12} {there}")
     return status
-
-
-def _choose(run: Run, names: list[str]) -> dict[str, Image]:
-    """Return the images with these names; without names, those of the chosen cells.
-
-    Raises:
-        ValueError: an image does not exist, or no cell runs in an image.
-    """
-    known = run.known_images or load_images(
-        CONTAINERS, Path(run.plan.site["image_dir"])
-    )
-    if names:
-        return choose_images(known, names)
-    need_files(run, IMAGE)  # raises if no cell runs in an image
-    return {name: known[name] for name in run.image_names}
 
 
 def _make(run: Run, images: Mapping[str, Image], arguments: argparse.Namespace) -> int:

@@ -154,8 +154,6 @@ def describe_file(path: Path) -> OwnFile:
     Raises:
         ValueError: it is missing or does not compile, or what it defines is wrong.
     """
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
     tree = read_source(path)
     declared, defined = literals(path), defined_names(tree)
     if "build" in defined:
