@@ -6,10 +6,9 @@ tests adopts nothing.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -50,58 +49,38 @@ print(json.dumps({
 """
 
 
-@pytest.fixture
-def supervise(tmp_path: Path) -> Callable[..., tuple[dict, int]]:
-    """Runs a supervisor that starts and ends a tree of processes."""
-
-    def run(*command: str, grace: float) -> tuple[dict, int]:
-        import json
-
-        pid_file = tmp_path / "victim.pid"
-        done = subprocess.run(
-            [sys.executable, "-c", SUPERVISOR, str(grace), *command, str(pid_file)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout), int(pid_file.read_text())
-
-    return run
+DEAF_PARENT = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {HIDE}.wait()"
 
 
-def test_child_is_ended(supervise):
-    told, victim = supervise("-c", IMPORTS + WAIT, grace=10)
-    assert told["found"] == [victim]
-    assert not told["ended"]
-    assert told["returncode"] == -15
-    assert told["seconds"] < 5
-    assert not psutil.pid_exists(victim)
-
-
-def test_orphan_in_a_session_of_its_own_is_found(supervise):
-    told, victim = supervise("-c", IMPORTS + HIDE, "-c", IMPORTS + WAIT, grace=10)
-    # The launcher has ended; its exit status is left for the supervisor.
-    assert told["ended"]
-    assert told["returncode"] == 0
-    assert told["found"] == [victim]
-    assert told["seconds"] < 5
-    assert not psutil.pid_exists(victim)
-    assert told["children"] == 0
-
-
-def test_process_that_ignores_sigterm_is_killed(supervise):
-    told, victim = supervise("-c", IMPORTS + IGNORE, grace=0.5)
-    assert told["returncode"] == -9
-    assert 0.5 <= told["seconds"] < 5
-    assert not psutil.pid_exists(victim)
-
-
-def test_children_of_a_killed_process_are_ended_too(supervise):
-    parent = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + HIDE + ".wait()"
-    told, victim = supervise("-c", IMPORTS + parent, "-c", IMPORTS + IGNORE, grace=0.2)
-    assert len(told["found"]) == 2
-    assert victim in told["found"]
+@pytest.mark.parametrize(
+    ("programs", "grace", "returncodes", "count"),
+    [
+        pytest.param([WAIT], 10.0, {-15}, 1, id="a child"),
+        # The launcher has ended; its exit status is left for the supervisor.
+        pytest.param(
+            [HIDE, WAIT], 10.0, {0}, 1, id="an orphan in a session of its own"
+        ),
+        pytest.param([IGNORE], 0.5, {-9}, 1, id="it ignores SIGTERM"),
+        pytest.param([DEAF_PARENT, IGNORE], 0.2, {-9, 0}, 2, id="so does its parent"),
+    ],
+)
+def test_no_process_is_left(tmp_path, programs, grace, returncodes, count):
+    """None is killed that ends when it is asked to."""
+    file = tmp_path / "victim.pid"
+    words = [word for program in programs for word in ("-c", IMPORTS + program)]
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR, str(grace), *words, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["ended"] == (programs[0] == HIDE)
+    assert told["returncode"] in returncodes
+    assert len(told["found"]) == count
+    assert int(file.read_text()) in told["found"]
+    assert (told["seconds"] >= grace) == (-9 in returncodes)
     assert not any(psutil.pid_exists(pid) for pid in told["found"])
     assert told["children"] == 0
