@@ -132,12 +132,9 @@ def test_a_parameter_that_does_not_move_is_judged_by_the_others():
     assert compare(rounding, reference, start)["weights_error"] < 1e-6
     wrong = {"a": torch.ones(100), "b": torch.ones(1)}
     assert compare(wrong, reference, start)["weights_error"] > 1
-
-
-def test_weights_that_are_no_numbers_have_no_distance():
-    start = {"a": torch.zeros(2), "b": torch.zeros(2)}
-    reference = {"a": torch.ones(2), "b": torch.ones(2)}
-    found = compare({**reference, "a": torch.full((2,), torch.nan)}, reference, start)
+    # What is no number has no distance.
+    lost = {"a": torch.full((100,), torch.nan), "b": torch.zeros(1)}
+    found = compare(lost, reference, start)
     assert (found["weights_error"], found["worst"]) == (None, "a")
 
 
@@ -204,11 +201,8 @@ def test_what_ranks_share_remains_a_multiple_of_their_number():
     chosen = {"width": 48, "mlp_width": 48, "vocabulary": 516}
     assert small.model_options.items() >= chosen.items()
     assert small.context == 66
-
-
-def test_other_models_are_checked_as_they_are():
-    cell = make_cell()
-    assert shrink(cell, shape_of_64(1)) == cell
+    # Other models are checked as they are.
+    assert shrink(make_cell(), shape_of_64(1)) == make_cell()
 
 
 @pytest.mark.parametrize("ranks", [8, 128, 512])
