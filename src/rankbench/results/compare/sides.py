@@ -49,7 +49,6 @@ class CellLaunches:
         hash: identity of the cell, with all its options; empty for a published number.
         status: one of `rankbench.record.STATUSES`.
         reason: None exactly if the status is ``ok``.
-        marks: of its row.
         facts: of hosts, software, image and code of its launches: key -> all values.
         launches: how many there are, with those that its table leaves out.
         throughput: of each launch that counts, `unit` per second; empty unless the
@@ -63,7 +62,6 @@ class CellLaunches:
     hash: str
     status: str
     reason: str | None
-    marks: Sequence[str] = ()
     facts: Facts = field(default_factory=dict)
     launches: int
     throughput: Sequence[float]
@@ -215,7 +213,6 @@ def _make_side(
             hash=own,
             status=row.status,
             reason=row.reason,
-            marks=row.marks,
             facts=_collect_facts(records),
             launches=len(row.launches),
             throughput=tuple(row.counted["throughput"].tolist()),

@@ -96,9 +96,8 @@ class Estimate:
 
     def may_be(self, value: float) -> bool:
         """Whether the interval holds the value; never without an interval."""
-        if self.low is None or self.high is None:
-            return False
-        return self.low <= value <= self.high
+        ends = self.interval
+        return ends is not None and ends[0] <= value <= ends[1]
 
     def printed(self) -> tuple[Estimate, int | None]:
         """The estimate as documents print it, and its decimals.

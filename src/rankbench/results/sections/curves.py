@@ -39,7 +39,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         ValueError: the steps of a launch are damaged; the message names the file.
     """
     seen, losses = find_curve(point)
-    seconds, _ = find_curve(point, "seconds")
+    seconds = seen * point.counted["total_s"].mean() / point.records[0]["samples"]
     ends = np.median(losses, axis=0), losses.min(axis=0), losses.max(axis=0)
     for values in np.stack([seen, seconds, *ends], axis=1).tolist():
         yield dict(zip(_COLUMNS, values, strict=True))
