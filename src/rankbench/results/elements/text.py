@@ -68,11 +68,6 @@ class Grid:
     columns: Mapping[str, bool]
     rows: Sequence[Sequence[Text]]
 
-    @property
-    def numbers(self) -> set[int]:
-        """Places of the columns that hold numbers."""
-        return {i for i, number in enumerate(self.columns.values()) if number}
-
 
 def figures(value: float, digits: int = _MOST_DIGITS) -> str:
     """The value with so many significant digits, never in scientific notation."""

@@ -119,10 +119,8 @@ class Estimate:
     def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` (> 0) times the quantity."""
         assert factor > 0
-        if self.low is None or self.high is None:
-            return replace(self, value=self.value * factor)
-        low, high = self.low * factor, self.high * factor
-        return replace(self, value=self.value * factor, low=low, high=high)
+        low, high = (None if v is None else v * factor for v in (self.low, self.high))
+        return Estimate(self.value * factor, low, high, self.verdict)
 
     def inverse(self) -> Estimate:
         """The estimate of one over the quantity, which is positive."""

@@ -69,9 +69,9 @@ def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
         names.append(plotting.name_point(series, point))
         texts.append(text)
         beyond.append(ranks)
-    near = [limit / _GIB for _, p in rows if (limit := find_limit(p))]
-    if near and min(near) < 2 * end:
-        end = max(end, 1.02 * min(near))
+    near = min((limit / _GIB for _, p in rows if (limit := find_limit(p))), default=0)
+    if 0 < near < 2 * end:
+        end = max(end, 1.02 * near)
     plotting.finish_rows(axes, names, texts, end=end, beyond=beyond)
     axes.set_xlabel("GiB of the rank that takes most")
 
