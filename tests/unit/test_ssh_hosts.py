@@ -15,7 +15,14 @@ import pytest
 from factories import make_cell, make_site, make_spec
 from rankbench.environ import for_hosts, read_node
 from rankbench.launch.hosts import ssh as ssh_module
-from rankbench.launch.hosts.base import Hosts, Needs, Step, Waiting, hosts_of
+from rankbench.launch.hosts.base import (
+    Hosts,
+    Needs,
+    Step,
+    Waiting,
+    hosts_of,
+    take_lock,
+)
 from rankbench.launch.hosts.ssh import Session, SshHosts, places_of
 from rankbench.launch_spec import SOURCE
 from rankbench.matrix.candidate import make_candidate
@@ -233,6 +240,18 @@ def test_a_host_says_what_it_is(tmp_path, ssh, ask):
     usable, (fault,) = ask("/no/python")
     assert not usable
     assert "no Python at /no/python: install" in fault
+
+
+def test_sockets_of_a_run_that_was_killed_are_removed(tmp_path, ssh, ask, monkeypatch):
+    monkeypatch.setattr(ssh_module, "SOCKETS", tmp_path)
+    ssh(SSHD.format(login=""))
+    for name in ("killed", "alive"):
+        (tmp_path / f"rankbench-ssh.{name}").mkdir()
+        (tmp_path / f"rankbench-ssh.{name}/lock").touch()
+    with take_lock(tmp_path / "rankbench-ssh.alive/lock"):
+        assert ask() == (["b"], [])
+    left = [path.name for path in tmp_path.glob("rankbench-ssh.*")]
+    assert left == ["rankbench-ssh.alive"]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from rankbench.launch.hosts.base import (
     choose_port,
     container_program,
     run_to_end,
+    take_lock,
 )
 from rankbench.launch.hosts.ssh_host import BUSY
 from rankbench.launch.hosts.ssh_step import COPY_SECONDS, Connection, close
@@ -44,6 +45,7 @@ from rankbench.launch.processes import spared
 from rankbench.launch_spec import LaunchSpec
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
+SOCKETS = Path("/tmp")  # noqa: S108 (other folders may have too long a path)
 LEAST_PYTHON = [3, 11]
 LEAST_ROOM = 16 << 20  # bytes, for code and logs
 ANSWER_SECONDS = 60.0  # for the first answer
@@ -282,9 +284,18 @@ def _connect(
     """Ask all hosts at the same time; those without a fault, and the faults."""
     if shutil.which("ssh") is None:
         raise ValueError("this machine has no ssh: install OpenSSH's client")
+    for left in SOCKETS.glob("rankbench-ssh.*/lock"):
+        with contextlib.suppress(OSError):  # another user's
+            if lock := take_lock(left):
+                # Its run was killed.
+                shutil.rmtree(left.parent)
+                lock.close()
     # Only this user may use the sockets. Their paths have at most 107 bytes.
-    folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir="/tmp")
+    folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir=SOCKETS)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    held = take_lock(Path(folder, "lock"))
+    assert held is not None
+    stack.callback(held.close)
     environment = environment_place()
     look_for = [*places_of(needs).values(), *([environment] if environment else [])]
     if site["shared"]:
