@@ -156,7 +156,7 @@ def write(root: Path, **profile: Any) -> Layout:
 
 
 def find(layout: Layout):
-    return load_profiles(layout, read(layout).rows)
+    return load_profiles(read(layout))[0]
 
 
 def test_operators_of_each_rank_by_step(tmp_path):

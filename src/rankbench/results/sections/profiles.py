@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rankbench.record import PROFILE, Layout, Record, explain_damage
+from rankbench.record import PROFILE, Record, explain_damage
 from rankbench.results.elements import plotting
 from rankbench.results.elements.section import (
     Content,
@@ -16,7 +16,7 @@ from rankbench.results.elements.section import (
     make_grid,
 )
 from rankbench.results.elements.text import Note, Text, figures
-from rankbench.results.numbers.result_set import ResultSet, Summary
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.read.records import read_launches
 
 # Operators of a rank that documents show. The CSV has all that the record has.
@@ -38,30 +38,22 @@ class Profile:
     ranks: Sequence[Record]
 
 
-def load_profiles(
-    layout: Layout, rows: Sequence[Summary], damaged: list[ValueError] | None = None
-) -> list[Profile]:
-    """The profiles of rows that are ok.
-
-    Args:
-        layout: the result directory.
-        rows: of the plan.
-        damaged: receives what is wrong with damaged records.
+def load_profiles(found: ResultSet) -> tuple[list[Profile], list[ValueError]]:
+    """The profiles of rows that are ok, and what is wrong with damaged records.
 
     Raises:
-        ValueError: a record is damaged, and `damaged` is None; the message names it.
+        ValueError: a record is damaged, and `found` is strict; the message names it.
     """
-    found = []
-    for row in rows:
-        if row.status != "ok" or row.attempt is None:
-            continue
-        place = layout.attempt(row.id, row.attempt) / PROFILE
-        for launch in read_launches(place, measured=False, damaged=damaged):
+    profiles, damaged = [], list[ValueError]()
+    layout, faults = found.layout, None if found.strict else damaged
+    for row in found.measured:
+        place = layout.attempt(row.id, row.attempt or 0) / PROFILE
+        for launch in read_launches(place, measured=False, damaged=faults):
             if launch.record["status"] == "ok" and launch.record["profile"]:
                 folder = launch.directory.relative_to(layout.root).as_posix()
-                found.append(Profile(row.id, folder, launch.record["profile"]))
+                profiles.append(Profile(row.id, folder, launch.record["profile"]))
                 break
-    return found
+    return profiles, damaged
 
 
 # With more ranks the picture would be unreadable; the traces have all ranks.
@@ -85,10 +77,7 @@ def make(found: ResultSet) -> Content | None:
     Raises:
         ValueError: a record is damaged, and `found` is strict; the message names it.
     """
-    damaged: list[ValueError] = []
-    profiles = load_profiles(
-        found.layout, found.rows, None if found.strict else damaged
-    )
+    profiles, damaged = load_profiles(found)
     if not profiles and not damaged:
         return None
     rows, traces, grids = [], [], []
