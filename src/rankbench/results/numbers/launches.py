@@ -503,9 +503,9 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
         each = point.counted["total_s"].mean() / record["steps"]
     seen = each * np.arange(1, steps.shape[1] + 1)
     parts = np.array_split(np.arange(len(seen)), min(len(seen), POINTS))
-    means = [steps[:, part].mean(axis=1) for part in parts]
-    losses = _smooth(np.stack(means, axis=1))
-    return np.array([seen[part].mean() for part in parts]), losses
+    begins, sizes = np.array([[part[0], len(part)] for part in parts]).T
+    losses = _smooth(np.add.reduceat(steps, begins, axis=1) / sizes)
+    return np.add.reduceat(seen, begins) / sizes, losses
 
 
 def read_curve(point: Summary, seconds: float) -> tuple[float, float, float] | None:
