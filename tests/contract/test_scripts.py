@@ -58,6 +58,7 @@ def test_a_language_model_with_accumulation_and_checkpoints(tmp_path):
     script = SCRIPTS / "language_model/train.py"
     launch = run_script(tmp_path, script, "--accumulation=3", "--evaluate_every=2")
     check(launch, PHASES)
+    assert launch.record["ranks"][0]["details"]["backwards_per_step"] == 3
     assert (launch.folder / "checkpoint.pt").exists()
     assert not (script.parent / "checkpoint.pt").exists()
     # The script ends within the step after those of warm-up and window.

@@ -112,7 +112,7 @@ def guess_keys(
         site: the machine.
     """
     sources = [path for path in own.files.values() if path.suffix == ".py"]
-    text = "\n".join(path.read_text() for path in sources)
+    text = "\n".join(path.read_text(errors="replace") for path in sources)
     is_gpu = site.device == "cuda"
     devices = site.cuda_devices if is_gpu else site.cores
     usual = "nccl" if is_gpu else "gloo"
@@ -140,7 +140,7 @@ def guess_keys(
     else:
         keys["samples_per_step"] = f"{batch} * devices"
     alone = (
-        "it starts its ranks itself"
+        "it may start ranks itself, which are not measured"
         if _STARTS_RANKS.search(text)
         else "it does not join its ranks"
         if not (JOINS.search(text) or _LIBRARIES.search(text))

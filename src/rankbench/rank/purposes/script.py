@@ -228,6 +228,8 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         trained = count_trained(optimizer)
     if place.rank == 0:
         report["model"] = describe_root(session.root, shape.replica_ranks)
+    if (passes := session.counter.passes / session.ended) != 1:
+        details["backwards_per_step"] = passes
     if session.inputs is not None:
         details["inputs"] = session.inputs
     # A script may call its model several times with one batch.
