@@ -32,7 +32,7 @@ from unit.synthetic import (  # noqa: E402
 
 # Enough steps for the search for a steady state.
 synthetic.STEPS = 60
-MODELS = ("convnet", "lstm", "resnet18", "resnet50", "resnet101")
+MODELS = ("convnet", "lstm", "resnet18", "resnet50", "transformer")
 TOPOLOGIES = ("1x1", "1x2", "1x4", "2x4")
 
 

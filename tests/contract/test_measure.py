@@ -31,6 +31,24 @@ def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(tmp_path):
     assert kept["fsdp"] <= 1.05 * kept["ddp"] / 2
 
 
+def test_strategies_that_split_a_replica_learn_as_one_process(tmp_path):
+    """A pipeline is one replica, a host of ddp_dp has one per device."""
+    cell = {"model": "transformer", "scaling": "strong", "steps": 4, "warmup": 2}
+    alone = {"topology": "1x1", "backend": "none"}
+    found = {
+        name: measure(tmp_path, name, **cell, **more)
+        for name, more in (("single", alone), ("ddp_dp", {}), ("pipeline", {}))
+    }
+    assert {name: len(ranks) for name, ranks in found.items()} == {
+        **{"single": 1, "ddp_dp": 1, "pipeline": 2}
+    }
+    (one,) = found["single"]
+    for ranks in found.values():
+        # The last stage knows it.
+        assert ranks[-1]["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert ranks[0]["accuracy"]["overall"] == one["accuracy"]["overall"]
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])
 def test_fp16_on_two_ranks_comes_near_fp32(strategy, tmp_path):
     cell = {"learning_rate": 0.01, "momentum": 0.0, "steps": 15, "warmup": 10}

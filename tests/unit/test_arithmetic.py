@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from factories import read_pairs
-from rankbench.rank.models import describe_model
+from rankbench.rank.models import describe_model, transformer
 from rankbench.record import Layout, read_json, write_json
 from rankbench.results.numbers.hardware import find_peak
 from unit.synthetic import (
@@ -49,6 +49,22 @@ def test_arithmetic_of_resnet50():
     by_hand = 2 * (3 * forward - 7 * 7 * 3 * 64 * 112**2)
     found = describe_model(
         "resnet50", {"channels": 3, "image_size": 224, "classes": 1000}
+    )
+    assert found["flops_per_sample"] == by_hand
+
+
+def test_arithmetic_of_a_transformer_counts_its_attention():
+    """The counter of torch does not know the kernels of attention of a CPU."""
+    tokens, width = (28 // 4) ** 2, transformer.WIDTH
+    projections = 4 * tokens * width * width
+    attention = 2 * tokens * tokens * width
+    mlp = 2 * tokens * width * transformer.MLP
+    blocks = transformer.BLOCKS * (projections + attention + mlp)
+    embedding, head = tokens * 4 * 4 * width, width * 10
+    # Backward computes twice as much, but no gradient of the image.
+    by_hand = 2 * (3 * (blocks + head) + 2 * embedding)
+    found = describe_model(
+        "transformer", {"channels": 1, "image_size": 28, "classes": 10}
     )
     assert found["flops_per_sample"] == by_hand
 

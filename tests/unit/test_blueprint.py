@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 IMAGES = {"channels": 3, "image_size": 32, "classes": 10}
 TOKENS = {"vocabulary": 64, "context": 16}
 
-NAMES = ["convnet", "emulated", "lstm", "pyramidnet", "resnet18"]
+NAMES = ["convnet", "emulated", "lstm", "pyramidnet", "resnet18", "transformer"]
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     **{name: lambda name=name: models.build(name, **IMAGES) for name in NAMES},
     "gpt": lambda: models.build("gpt", **TOKENS),

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.unit
         ("resnet18", 3, 32, 11_181_642),
         ("resnet50", 3, 32, 23_528_522),
         ("resnet101", 3, 32, 42_520_650),
+        ("transformer", 1, 28, 138_890),
+        ("transformer", 3, 32, 141_898),
     ],
 )
 def test_number_of_parameters(name, channels, image_size, parameters):
@@ -64,9 +66,20 @@ def test_lstm_reads_rows_with_all_channels_in_their_order():
     rows = lstm.Rows()(images)
     assert rows.shape == (2, 4, 12)
     assert torch.equal(rows[1, 2], images[1, :, 2].flatten())
-    model = models.build("lstm", channels=1, image_size=28, classes=10)
+    model = models.build("lstm", channels=1, image_size=28, classes=10, seed=0)
     images = torch.rand(2, 1, 28, 28)
     assert not torch.allclose(model(images), model(images.flip(2)))
+
+
+@pytest.mark.parametrize(
+    ("image_size", "patch"), [(8, 4), (14, 7), (21, 7), (22, 2), (28, 4), (32, 4)]
+)
+def test_transformer_chooses_its_patches(image_size, patch):
+    model = models.build("transformer", channels=1, image_size=image_size, classes=10)
+    tokens = model.get_submodule("patches")(torch.rand(1, 1, image_size, image_size))
+    assert tokens.shape == (1, (image_size // patch) ** 2, patch**2)
+    with pytest.raises(ValueError, match=r"4, 7, 2 pixels: none of these divides 25"):
+        models.build("transformer", channels=1, image_size=25, classes=10)
 
 
 def test_pyramidnet_has_the_names_that_study_002_prints():
