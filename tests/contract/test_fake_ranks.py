@@ -118,6 +118,7 @@ CASES = [
     Case("ddp"),
     Case("ddp", {"accumulation": 4}, BF16),
     Case("ddp", {"compression": "fp16"}),
+    Case("ddp", {"compression": "powersgd", "powersgd_rank": 2}),
     Case("ddp", {"static_graph": True}),
     Case("ddp", {"gradient_as_bucket_view": True}, {"precision": "fp16"}),
     Case("ddp_dp", cell={"topology": "8x2"}),

@@ -171,7 +171,8 @@ def _run(
             gradients = [weight.grad for weight in _parameters(strategy)]
             ledger.label(gradients, host or GRADIENTS)
 
-    strategy.step(batch, mark)
+    for _ in range(strategy.settled_after):
+        strategy.step(batch, mark)
     # Say what the tensors that outlive a step are for.
     ledger.label_rest(GATHERED)
     groups = strategy.optimizer.param_groups

@@ -139,6 +139,8 @@ class Strategy(ABC):
     optimizer: torch.optim.Optimizer
     # Bytes of the whole model's weights in float32. The harness sets it before `setup`.
     weight_bytes: int = 0
+    # A step is like all later ones after so many.
+    settled_after: int = 1
     # One step in so many sends the operations, whose bytes are the mean over all steps.
     # The estimator sets it to 1 after `setup`, to see that step.
     period: int = 1
@@ -214,7 +216,7 @@ class Strategy(ABC):
         """
 
     def operations(self) -> list[Operation]:
-        """What this rank sends in a step; called after the first one.
+        """What this rank sends in a step; called after the first `settled_after` steps.
 
         Empty if the ranks do not communicate. Each launch times these operations.
         """

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.strategies._readiness import bucket_times, time_gradients
@@ -20,6 +23,10 @@ from rankbench.rank.strategies.base import (
     Strategy,
     stand_in,
 )
+
+# torch requires two steps before PowerSGD starts; planning requires that they fall
+# into the warm-up.
+FIRST_POWERSGD_STEP = 2
 
 # Name in the record -> name of DDP's own timer, which counts nanoseconds.
 TIMERS = {
@@ -40,6 +47,15 @@ def read_timers(logged: dict[str, Any]) -> dict[str, float]:
     if timers:
         timers["iteration"] = logged["iteration"]
     return timers
+
+
+def _compressed(weight: Tensor, rank: int) -> int:
+    """Numbers that PowerSGD sends for a gradient: two matrices of this rank, or it."""
+    rows = weight.shape[0] if weight.dim() > 1 else weight.numel()
+    columns = weight.numel() // rows
+    few = (rows + columns) * rank
+    # torch's default of `min_compression_rate` is 2.
+    return few if 2 * few < weight.numel() else weight.numel()
 
 
 class Ddp(Strategy):
@@ -65,9 +81,13 @@ class Ddp(Strategy):
         # Batch normalisation uses the statistics of all ranks' samples.
         "sync_bn": {"type": "boolean", "default": False},
         # How gradients are compressed for communication.
-        "compression": {"enum": ["none", "fp16", "bf16"], "default": "none"},
+        "compression": {
+            "enum": ["none", "fp16", "bf16", "powersgd"],
+            "default": "none",
+        },
+        "powersgd_rank": {"type": "integer", "minimum": 1, "default": 1},
     }
-    approximate = {"compression": ["fp16", "bf16"]}
+    approximate = {"compression": ["fp16", "bf16", "powersgd"]}
     conditions = [
         {
             "if": {"sync_bn": {"const": True}},
@@ -83,6 +103,11 @@ class Ddp(Strategy):
             "if": {"compression": {"const": "bf16"}},
             "then": {"backend": {"const": "nccl"}},
             "else": "torch's bf16 compression hook runs over nccl only",
+        },
+        {
+            "if": {"compression": {"const": "powersgd"}},
+            "then": {"warmup": {"minimum": 2}},
+            "else": "powersgd begins with the third step: take a warmup of 2 or more",
         },
         {
             "if": {"static_graph": {"const": True}},
@@ -108,9 +133,7 @@ class Ddp(Strategy):
             gradient_as_bucket_view=self.chosen["gradient_as_bucket_view"],
             static_graph=self.chosen["static_graph"],
         )
-        if (kind := self.chosen["compression"]) != "none":
-            hook = getattr(default_hooks, f"{kind}_compress_hook")
-            self.model.register_comm_hook(None, hook)
+        self._compress()
         self.optimizer = make_optimizer(self.model.parameters())
         self._watch_gradients()
 
@@ -144,9 +167,12 @@ class Ddp(Strategy):
         return [one for name, one in named if one.requires_grad and name not in others]
 
     def operations(self) -> list[Operation]:
-        lower = {"fp16": torch.float16, "bf16": torch.bfloat16}
-        dtype = lower.get(self.chosen["compression"], torch.float32)
+        kind = self.chosen["compression"]
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(kind, torch.float32)
         numbers = sum(weight.numel() for weight in self.averaged())
+        if kind == "powersgd":
+            rank = int(self.chosen["powersgd_rank"])
+            numbers = sum(_compressed(weight, rank) for weight in self.averaged())
         sent = [Operation("all_reduce", numbers * dtype.itemsize, dtype)]
         # Before a forward pass, the buffers of rank 0.
         sizes: dict[torch.dtype, int] = defaultdict(int)
@@ -199,6 +225,21 @@ class Ddp(Strategy):
         self._mark("forward")
         self.backward(loss)
         return loss.detach()
+
+    def _compress(self) -> None:
+        """Register the hook that compresses gradients before DDP sends them."""
+        kind = self.chosen["compression"]
+        if kind == "powersgd":
+            self.settled_after = FIRST_POWERSGD_STEP
+            state = powerSGD_hook.PowerSGDState(
+                process_group=None,
+                matrix_approximation_rank=self.chosen["powersgd_rank"],
+                start_powerSGD_iter=FIRST_POWERSGD_STEP,
+            )
+            self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        elif kind != "none":
+            hook = getattr(default_hooks, f"{kind}_compress_hook")
+            self.model.register_comm_hook(None, hook)
 
     def _watch_gradients(self) -> None:
         """Mark the end of backward whenever a gradient is ready; the last mark counts.
