@@ -69,6 +69,22 @@ def test_the_list_of_hosts_says_how_many_there_are(tmp_path):
     assert facts["hosts"][1] == {"python": None, "name": "b", "devices": 1}
 
 
+def test_a_hostfile_of_mpirun_and_deepspeed(tmp_path):
+    lines = ("\ufeff# four", "a slots=2", "", "b slots=1  # slow", "c", "d")
+    text = "\n".join(lines) + " slots=2 max_slots=4\n"
+    (tmp_path / "hosts").write_text(text)
+    facts = read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
+    found = [(host["name"], host["devices"]) for host in facts["hosts"]]
+    assert found == [("a", 2), ("b", 1), ("c", 1), ("d", 2)]
+
+
+@pytest.mark.parametrize("line", ["slots=2", "a slots=x", "a slots=1 weight=2", "a 2"])
+def test_a_wrong_line_of_a_hostfile(tmp_path, line):
+    (tmp_path / "hosts").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=r"hosts, line 1: .*such as `a slots=2`"):
+        read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -78,7 +94,7 @@ def test_the_list_of_hosts_says_how_many_there_are(tmp_path):
         (TWO.replace("name: b", "name: me@b"), "belong into ~/.ssh/config"),
         (TWO.replace("scheduler: ssh", "scheduler: slurm"), "only scheduler: ssh has"),
         ("shared: true\n", "shared: only scheduler: ssh has this key"),
-        ("scheduler: ssh\nhosts: a\n", "hosts: expected array"),
+        ("scheduler: ssh\nhosts: nowhere\n", "nowhere: cannot be read"),
     ],
 )
 def test_bad_hosts(tmp_path, text, said):

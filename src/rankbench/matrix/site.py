@@ -151,7 +151,10 @@ def read_site(path: Path) -> dict[str, Any]:
                     f"(here: {facts['scheduler']})"
                 )
             return facts
-        check_hosts(hosts := facts["hosts"], "hosts")
+        hosts = facts["hosts"]
+        if isinstance(hosts, str):
+            hosts = read_hostfile(path.parent / hosts)
+        check_hosts(hosts, "hosts")
     most = max(host["devices"] for host in hosts)
     facts["hosts"] = [{"python": None, **host} for host in hosts]
     facts |= {"nodes": len(hosts), "devices_per_node": most}
@@ -308,6 +311,34 @@ def make_site(
     )
 
 
+def read_hostfile(path: Path) -> list[Host]:
+    """Read the hosts from a file in the form of mpirun and DeepSpeed: `a slots=2`.
+
+    A name alone has one device.
+
+    Raises:
+        ValueError: it cannot be read, or a line is wrong.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    hosts = []
+    for number, line in enumerate(lines, start=1):
+        said = line.partition("#")[0].strip()
+        match = re.fullmatch(
+            r"([^\s=]+)(?:\s+slots=(\d+))?(?:\s+max[_-]slots=\d+)?", said
+        )
+        if match:
+            hosts.append({"name": match[1], "devices": int(match[2] or 1)})
+        elif said:
+            raise ValueError(
+                f"{path}, line {number}: {line.strip()!r}: expected a name and its "
+                "devices, such as `a slots=2`"
+            )
+    return hosts
+
+
 def check_gres(gres: str) -> None:
     """Check Slurm's name of a GPU: without the number and sockets that `sinfo` prints.
 
@@ -334,7 +365,7 @@ def check_hosts(hosts: Sequence[Host], source: str) -> None:
     if not hosts:
         raise ValueError(
             f"{source}: scheduler: ssh needs the hosts, such as "
-            "[{name: a, devices: 2}, {name: b, devices: 2}]"
+            "[{name: a, devices: 2}, {name: b, devices: 2}], or a hostfile"
         )
     seen = set()
     for host in hosts:
