@@ -94,6 +94,11 @@ def prepare_launch(directory: Path, **changes: Any) -> LaunchSpec:
     return spec
 
 
+# All are there but one.
+_PACKAGES = dict.fromkeys(
+    ("horovod", "deepspeed", "torchao", "torchvision", "transformers")
+)
+_PACKAGES["timm"] = "timm is not installed: pip install timm"
 _SOFTWARE = {"torch", "backends", "packages", "programs", "horovod_no_cuda"}
 
 
@@ -129,14 +134,7 @@ def make_software(**changes: Any) -> Software:
     values: dict[str, Any] = {
         "torch": "2.9.0",
         "backends": backends_of(mpi=MPI_MISSING, nccl=NCCL_MISSING),
-        "packages": {
-            "horovod": None,
-            "deepspeed": None,
-            "torchao": None,
-            "torchvision": None,
-            "timm": "timm is not installed: pip install timm",
-            "transformers": None,
-        },
+        "packages": dict(_PACKAGES),
         "programs": dict.fromkeys(PROGRAMS),
         "horovod_no_cuda": None,
     }
@@ -200,14 +198,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "rpc": True,
         "horovod": [],
         "horovod_cuda": False,
-        "packages": {
-            "horovod": None,
-            "deepspeed": None,
-            "torchao": None,
-            "torchvision": None,
-            "timm": "timm is not installed: pip install timm",
-            "transformers": None,
-        },
+        "packages": dict(_PACKAGES),
         "programs": {**dict.fromkeys(PROGRAMS, False), "torchrun": True},
     }
     return {**values, **changes}

@@ -17,7 +17,13 @@ from rankbench.record import GATE, Layout
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
 from rankbench.results.read import archive
 from rankbench.results.sections import METHOD
-from unit.synthetic import edited, write_example, write_own_model, write_profile
+from unit.synthetic import (
+    plan_one,
+    write_example,
+    write_launch,
+    write_own_model,
+    write_profile,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -171,12 +177,14 @@ def test_what_is_packed_is_unpacked(tmp_path, monkeypatch):
         archive.unpack(tmp_path / "x.tar.zst", tmp_path / "again")
 
 
-def test_nothing_is_replaced_or_written_by_halves(results, tmp_path):
-    (tmp_path / "thesis.txt").write_text("five years of work")
+def test_nothing_is_replaced_or_written_by_halves(tmp_path):
+    layout, planned = plan_one(tmp_path / "results", "single")
+    write_launch(layout, planned, wanted=1)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/thesis.txt").write_text("five years of work")
     with pytest.raises(FileExistsError):
-        write_bundle(results, tmp_path, anonymise=False)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
-    layout = write_example(tmp_path / "results")
+        write_bundle(layout, tmp_path / "thesis", anonymise=False)
+    assert os.listdir(tmp_path / "thesis") == ["thesis.txt"]
     layout.experiment.write_text("name: another\n")
     with pytest.raises(ValueError, match=r"config\.yaml is not the file that .* was"):
         write_bundle(layout, tmp_path / "bundle", anonymise=False)
@@ -184,10 +192,10 @@ def test_nothing_is_replaced_or_written_by_halves(results, tmp_path):
 
 
 def test_publish_says_first_whom_the_bundle_names(tmp_path, cli):
-    layout = write_example(tmp_path / "results")
-    path = next(layout.records.rglob("record.json"))
-    with edited(path) as record:
-        record["launcher"]["env"] = {"HF_TOKEN": "hf_abcdefgh", "USER": "jdoe"}
+    layout, planned = plan_one(tmp_path / "results", "single")
+    own = {"HF_TOKEN": "hf_abcdefgh", "USER": "jdoe"}
+    launcher = {"name": "spawn", "argv": [], "env": own}
+    write_launch(layout, planned, wanted=1, launcher=launcher)
     said = cli("publish", layout.root).err
     assert "the bundle: it names hosts: node1 (--anonymise replaces them)" in said
     assert "it names users: " in said

@@ -437,20 +437,17 @@ def test_a_night_without_a_number_is_passed_over(tmp_path, compare_json):
 # Cells without a ratio, and other circumstances.
 
 
-def test_few_launches_are_not_judged(tmp_path, cli):
-    sides = [write_run(tmp_path / f"{rate}", rate, count=3) for rate in (800, 801)]
-    assert "too few launches" in cli("compare", *sides, status=3).out
-
-
 def test_a_cell_that_no_longer_runs_is_a_finding(pair, tmp_path, compare_json):
     layout = write_plan(tmp_path / "broken", [SINGLE, DDP])
     write_launches(layout, SINGLE, rate=801)
     write_launch(layout, DDP, status="crashed", reason="rank 1 ended by SIGSEGV")
-    found = compare_json(pair[0], layout.root, status=1)
-    assert verdicts(found) == [UNPAIRED, "lost"]
-    assert found["cells"][1]["why"] == "crashed: rank 1 ended by SIGSEGV"
-    found = compare_json(layout.root, pair[0], status=3)
-    assert verdicts(found) == [UNPAIRED, "gained"]
+    for sides, verdict, status in (
+        ((pair[0], layout.root), "lost", 1),
+        ((layout.root, pair[0]), "gained", 3),
+    ):
+        found = compare_json(*sides, status=status)
+        assert verdicts(found) == [UNPAIRED, verdict]
+        assert verdict == "gained" or "rank 1 ended" in found["cells"][1]["why"]
 
 
 def test_other_cells_and_definitions_are_named(pair, tmp_path, cli):

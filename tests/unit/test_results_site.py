@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 from base64 import b64decode, b64encode
-from html.parser import HTMLParser
 from pathlib import Path
 
 import itables.options
@@ -33,36 +32,6 @@ pytestmark = pytest.mark.unit
 
 DDP = "ddp.gloo.1x2.convnet.digits"
 HOSTILE = '</script><script>alert(1)</script><!-- & "q" \u2028'
-
-
-class Page(HTMLParser):
-    """Scripts of a page by id, its policy, ids and links, as a browser has them."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.scripts: dict[str | None, str] = {}
-        self.policy = ""
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self._id: str | None = None
-        self._inside = False
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        self._inside = tag == "script"
-        self._id = attributes.get("id")
-        self.ids += [attributes["id"]] if "id" in attributes else []
-        self.links += [attributes["href"]] if "href" in attributes else []
-        if attributes.get("http-equiv") == "Content-Security-Policy":
-            self.policy = attributes["content"]
-
-    def handle_endtag(self, tag):
-        self._inside = False
-
-    def handle_data(self, data):
-        if self._inside:
-            self.scripts[self._id] = self.scripts.get(self._id, "") + data
 
 
 def write(layout: Layout) -> Publication:
@@ -103,7 +72,8 @@ def test_the_site_is_the_page_of_the_table_with_a_script_and_downloads(published
 
 
 def test_every_cell_has_a_part_that_says_what_it_is(shown):
-    page, text = Page(read_text(shown)), Words(read_text(shown)).text
+    page = Words(read_text(shown))
+    text = page.text
     plan = json.loads(shown.plan.read_text())
     assert {f"cell-{cell['id']}" for cell in plan["cells"]} <= set(page.ids)
     # Links lead to parts that exist.
@@ -124,7 +94,7 @@ def test_logs_lie_beside_and_long_ones_are_cut(tmp_path):
     layout.log(DDP).parent.mkdir()
     layout.log(DDP).write_text("a run\n")
     site = write(layout)
-    logs = [link for link in Page(read_text(layout)).links if link.endswith(".log")]
+    logs = [link for link in Words(read_text(layout)).links if link.endswith(".log")]
     assert logs == [f"work/logs/{DDP}.log", f"records/{DDP}/1/1/rank0.log"]
     texts = [(tmp_path / "site" / log).read_text() for log in logs]
     assert texts[0] == "a run\n"
@@ -141,7 +111,7 @@ def test_the_command_publishes_what_the_bundle_holds_and_has_it_beside(tmp_path,
     folder = tmp_path / "site"
     tables = {f"table.{suffix}" for suffix in ("csv", "md", "tex")}
     names = tables | {f"plots/{name}.svg" for name in PLOTS} | {"results.tar.zst"}
-    assert names <= set(Page(read_text(layout)).links)
+    assert names <= set(Words(read_text(layout)).links)
     assert all((folder / name).stat().st_size for name in names)
     bundle = (tmp_path / "results.tar.zst").read_bytes()
     assert (folder / "results.tar.zst").read_bytes() == bundle
@@ -168,7 +138,7 @@ def test_a_new_site_replaces_the_old_one_whole(published):
 
 def test_the_policy_allows_the_script_of_the_page_and_no_request(shown):
     text = read_text(shown)
-    page = Page(text)
+    page = Words(text)
     digest = b64encode(hashlib.sha256(page.scripts[None].encode()).digest()).decode()
     rules = dict(rule.split(" ", 1) for rule in page.policy.split("; "))
     assert rules["default-src"] == "'none'"
@@ -182,8 +152,9 @@ def test_the_policy_allows_the_script_of_the_page_and_no_request(shown):
 def test_hostile_text_ends_no_script(tmp_path):
     layout = write_plan(tmp_path, [plan_cell("ddp", "1x2", infeasible=HOSTILE)])
     write(layout)
-    assert set(Page(read_text(layout)).scripts) == {"datatables", None}
-    assert "alert(1)" in Words(read_text(layout)).text
+    page = Words(read_text(layout))
+    assert set(page.scripts) == {"datatables", None}
+    assert "alert(1)" in page.text
 
 
 def test_damaged_record_is_named_and_the_old_site_stays(published):
