@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Any
 
 
 class Words(HTMLParser):
@@ -15,7 +16,7 @@ class Words(HTMLParser):
         self.links: list[str] = []
         self.scripts: dict[str | None, str] = {}
         self.text, self.line, self.policy = "", "", ""
-        self._last: dict[str, str | None] = {}
+        self._last: dict[str, Any] = {}
         self.feed(page)
         self.line = " ".join(self.line.split())
 
