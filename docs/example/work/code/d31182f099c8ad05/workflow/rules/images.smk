@@ -29,5 +29,5 @@ rule image:
         "making the image {wildcards.image}"
     # exec, so that a signal to Snakemake's child ends the build.
     shell:
-        "exec {params.python:q} -m rankbench.launch.images build {wildcards.image:q}"
+        "exec {params.python:q} -m rankbench.launch.images {wildcards.image:q}"
         " --settings {params.settings:q} --log {log:q}"
