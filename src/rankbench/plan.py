@@ -137,7 +137,5 @@ def parse_plan(value: Record, path: Path) -> Plan:
 
 
 def _parse(entry: Record, kind: Callable[..., AnyCell]) -> AnyCell:
-    # Plans made before phases were left out have them.
-    known = {name: value for name, value in entry.items() if name != "phases"}
     cell, shape = Cell.from_dict(entry["cell"]), Shape(**entry["shape"])
-    return kind(**{**known, "cell": cell, "shape": shape})
+    return kind(**{**entry, "cell": cell, "shape": shape})

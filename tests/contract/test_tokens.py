@@ -58,6 +58,7 @@ COMPILED = [
     ("ddp", "selective", {}),
     ("fsdp", "full", {"accumulation": 2}),
     ("mesh", "full", {"tensor": 2}),
+    ("pipeline", "none", {"microbatches": 2}),
     ("deepspeed", "none", {"stage": 3}),
 ]
 

@@ -234,7 +234,7 @@ def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path):
     plan = read_json(layout.plan)
     write_json(layout.plan, plan | {"site": {"peak_tflops": {"fp32": 4.0}}})
     document = write_tables(layout)
-    (made,) = [one for one in document.rest if one.name == "models"]
+    (made,) = [one for one in document.rest if one.section.name == "models"]
     first, second = made.content.rows
     assert first["flops_by"] == FORMULA
     assert first["parameters"] == 1000
