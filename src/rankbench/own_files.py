@@ -198,7 +198,7 @@ def unlisted_files(
         # A folder with Python files is a package.
         if (
             start in place.parents
-            and place != start / "data"
+            and start / "data" not in (place, *place.parents)
             and place.exists()
             and not (known or any(place.glob("*.py")))
         ):

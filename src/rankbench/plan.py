@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rankbench.cell import Cell, Shape
 from rankbench.record import Record, encode, read_versioned
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 AnyCell = TypeVar("AnyCell")
 

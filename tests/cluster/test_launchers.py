@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -106,3 +107,16 @@ def program() -> Callable[[str], bool]:
     """Whether a program is installed; without it the test says less."""
     beside = Path(sys.executable).parent
     return lambda name: (beside / name).exists() or shutil.which(name) is not None
+
+
+def test_open_mpi_starts_over_pmix(cluster, shared):
+    if not shutil.which("mpicc"):
+        pytest.skip("no mpicc: apt-get install openmpi-bin libopenmpi-dev gcc")
+    program = shared / "hello_mpi"
+    source = Path(__file__).with_name("hello_mpi.c")
+    subprocess.run(["mpicc", source, "-o", program], check=True)
+    launch = ("srun", "--mpi=pmix", "--nodelist=node1,node2", "--ntasks=4")
+    assert sorted(cluster.run(*launch, program).splitlines()) == [
+        *("0 4 node1 10", "1 4 node1 10"),
+        *("2 4 node2 10", "3 4 node2 10"),
+    ]

@@ -58,6 +58,7 @@ def of_replicas(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[
         case("fsdp", {}, "resnet18"),
         case("fsdp", {"channels_last": True}, "convnet"),
         case("deepspeed", {"channels_last": True}, "convnet"),
+        case("local_sgd", {"channels_last": True}, "convnet"),
         case("deepspeed", {"stage": 1}, "convnet"),
         case("deepspeed", {"stage": 3}, "convnet"),
         case("deepspeed", {"stage": 2}, "resnet18"),

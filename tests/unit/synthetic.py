@@ -17,6 +17,7 @@ import factories
 from pages import Words
 from rankbench.cell import Cell, Topology
 from rankbench.own_files import hash_files
+from rankbench.plan import PLAN_VERSION
 from rankbench.record import PROFILE, Layout
 from rankbench.results.numbers.result_set import read
 from rankbench.results.render.files import Document, write_results
@@ -77,7 +78,7 @@ def write_plan(
     layout = Layout(root)
     source = f"name: {name}\n".encode()
     plan = {
-        "schema": 2,
+        "schema": PLAN_VERSION,
         "experiment": {
             "name": name,
             "file": "config.yaml",
@@ -335,7 +336,7 @@ def _measured(
             }
         ],
         "software": {"python": "3.11.7", "torch": "2.13.0", "cuda": None, "nccl": None},
-        "code": {"commit": "0" * 40, "dirty": False, "rank": CODE},
+        "code": {"commit": "0" * 40, "dirty": False, "rank": CODE, "cell": None},
         "launcher": {"name": "spawn", "argv": [], "env": {}},
         "marks": [],
         "gate": {"status": "ok"},

@@ -501,7 +501,7 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("odd")
     (root / "file.txt").write_text("text")
     (root / "file.json").write_text('{"plan": 1}')
-    (root / "broken.json").write_text('{"schema": 1, "cells": {"a": {}}}')
+    (root / "broken.json").write_text('{"schema": 2, "cells": {"a": {}}}')
     for name, rates in (("old", (800,)), ("twin", (801,)), ("other", (0, 800))):
         write_run(root / name, *rates)
     write_plan(root / "empty", [SINGLE])

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from rankbench.rank import data
 from rankbench.rank.data import Arrays, DataError, read_arrays, write_arrays
@@ -360,3 +361,13 @@ def test_workers_need_not_be_forked(root):
     assert train[0]
     # On some machines a process that is spawned cannot import torchvision.
     assert b"torchvision.transforms" not in pickle.dumps(train)
+
+
+def test_loader_with_workers(root):
+    train, _, _ = data.load("mnist", root)
+    alone, helped = (
+        list(DataLoader(train, batch_size=8, num_workers=workers)) for workers in (0, 1)
+    )
+    for (images, labels), (images_2, labels_2) in zip(alone, helped, strict=True):
+        assert torch.equal(images, images_2)
+        assert torch.equal(labels, labels_2)

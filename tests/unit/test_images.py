@@ -27,6 +27,7 @@ from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     SETTINGS,
     Image,
+    check_folder,
     load_images,
     reason_to_make,
 )
@@ -161,9 +162,19 @@ def test_a_folder_of_images_that_cannot_be_written(gloo, monkeypatch, number, sa
     def refuse(*arguments: Any, **_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(ValueError, match=rf"\(not made yet\): .*lock: .*{said}"):
+        check_folder(gloo)
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(ValueError, match=rf"image gloo-cpu: .*\.lock: .*{said}"):
         make(gloo)
+
+
+def test_a_folder_of_finished_images_may_be_read_only(gloo):
+    pretend_built(gloo)
+    check_folder(gloo)
+    make(gloo)
+    assert not gloo.lock.exists()
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries):
         torch.backends.cudnn.allow_tf32 = True  # as torch has it
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_fused_optimizer_learns_the_same(optimizer):
+    apart, together = (
+        train(optimizer=optimizer, fused_optimizer=fused) for fused in (False, True)
+    )
+    assert optimizer_maker(make_cell(fused_optimizer=True)).keywords["fused"]
+    torch.testing.assert_close(together, apart)
+
+
 def test_clipped_gradients_have_at_most_the_norm():
     free, clipped = (
         train(steps=1, clip_gradients=limit, momentum=0.0) for limit in (None, 1e-3)
@@ -307,3 +316,33 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out():
     for name, value in trained.state_dict().items():
         assert torch.equal(value, before[name])
     assert trained.scaler.get_scale() < 65536
+
+
+@pytest.mark.parametrize("name", ["fsdp", "mesh"])
+def test_a_strategy_that_casts_weights_has_no_autocast(name, tmp_path):
+    """Both together keep copies of the weights in bf16, and of the activations."""
+    seen = set()
+
+    def look(block: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        weight = next(block.parameters())
+        seen.add((torch.is_autocast_enabled("cpu"), weight.dtype, inputs[0].dtype))
+
+    sizes = {"vocabulary": 11, "context": 6}
+    blueprint = models.Blueprint(lambda: models.build("gpt", **sizes), seed=0)
+    for block in list(blueprint.model)[1:]:
+        block.register_forward_pre_hook(look)
+    declared = find_strategy(name).options
+    options = {key: rule["default"] for key, rule in declared.items()}
+    cell = make_cell(strategy=name, precision="bf16", options=options)
+    store = f"file://{tmp_path}/store"
+    init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        trained = set_up_strategy(cell, WORLD, blueprint, replica_ranks=1)
+        ids = torch.zeros(2, 6, dtype=torch.int64)
+        loss = trained.step((ids, ids), lambda phase: None)
+        weights = trained.state_dict()
+    finally:
+        destroy_process_group()
+    assert seen == {(False, torch.bfloat16, torch.bfloat16)}
+    assert loss.dtype == torch.float32
+    assert {value.dtype for value in weights.values()} == {torch.float32}

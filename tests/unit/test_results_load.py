@@ -142,6 +142,7 @@ HOST |= {"memory_gib": 23.4, "kernel": "6.1"}
         (write_gateless, ("unchecked",)),
         (write_replaced, ()),
         (differ(code={"cell": "f" * 64}), ("other-code",)),
+        (differ(code={"rank": "f" * 64}), ("other-code",)),
         (differ(hosts=[HOST]), ("mixed-hosts",)),
         (differ(software={"torch": "2.6.0"}), ("mixed-torch",)),
         (differ(marks=["functional"]), ("functional",)),
@@ -157,7 +158,7 @@ def test_marks_of_a_row_that_is_ok(tmp_path, write, marks):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"schema": 1}', '{"schema": 2}', '{"schema": 2, "cells": [{}]}'],
+    ["{", "[]", '{"schema": 1}', '{"schema": 3}', '{"schema": 3, "cells": [{}]}'],
 )
 def test_damaged_plan_is_named(tmp_path, text):
     with pytest.raises(ValueError, match=r"json does not exist: no experiment was run"):

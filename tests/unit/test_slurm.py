@@ -176,6 +176,7 @@ def test_hosts_that_are_not_up_have_slurms_reason(program):
         ("MIXED+PLANNED", True),
         ("IDLE+CLOUD+POWERED_DOWN", True),
         ("idle~", True),
+        ("allocated$", False),
         ("allocated", True),
         ("idle*", False),
         ("DOWN*+DRAIN", False),

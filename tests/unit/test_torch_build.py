@@ -287,6 +287,18 @@ def installed(root: Path) -> set[str]:
     return {name for name in names if not name.startswith(("pip-", "setuptools-"))}
 
 
+# `make test` begins with an installation.
+@pytest.mark.further
+def test_install_takes_the_cpu_build_of_the_fallback(bare, fallback):
+    status, said = install(bare, TORCH="cpu", TORCH_INDEX=fallback.address)
+    assert status == 0, said
+    assert (
+        "torch: the CPU build (TORCH=cpu); for another: make quickstart TORCH=" in said
+    )
+    assert {"torch-2.13.0+cpu", "torchvision-0.28.0"} <= installed(bare)
+    assert set(fallback.asked) == {"torch"}
+
+
 @pytest.mark.further
 @pytest.mark.skipif(
     (sys.platform, torch_build.platform.machine()) != torch_build.HASHED_CUDA,

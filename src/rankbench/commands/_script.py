@@ -29,8 +29,8 @@ _BATCH = re.compile(r"-{0,2}(per[-_]device[-_])?(train[-_])?(batch[-_]?size|bs)"
 
 # Libraries by which ranks join.
 _LIBRARIES = re.compile(
-    r"^\s*(?:from|import) (?:accelerate|horovod|deepspeed|(?:pytorch_)?lightning)\b"
-    r"|\bTrainer\(",
+    r"^\s*(?:from|import)\b.*\b(?:accelerate|horovod|deepspeed|(?:pytorch_)?lightning)\b"
+    r"|\bTrainer\b",
     re.MULTILINE,
 )
 
@@ -155,7 +155,7 @@ def guess_keys(
     else:
         keys["topology"] = ["1x1", f"1x{devices}"][: 1 + (devices > 1)]
         keys["backend"] = used[0] if len(used) == 1 else usual
-        if "horovod" in text:
+        if re.search(r"^\s*(?:from|import) horovod\b", text, re.MULTILINE):
             keys["launcher"] = "horovodrun"
     if files := unlisted_files(own.path, own.files, words):
         keys["files"] = files

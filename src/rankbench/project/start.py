@@ -15,6 +15,7 @@ from pathlib import Path
 from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.base import CellJob
+from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.claim import Owner, make_request
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.plan import read_plan
@@ -119,6 +120,8 @@ def begin(run: Run, *, measures: bool = True) -> None:
     for name in jobs:
         # A job that is complete would not measure what a rerun asks for.
         run.layout.job(name).unlink(missing_ok=True)
+    for name in run.image_names:
+        check_folder(run.known_images[name])
     # This run tries again what an earlier one could not make.
     for need in find_needs((c.image, c.cell.data, c.id) for c in run.feasible):
         need.file(run.layout).unlink(missing_ok=True)

@@ -31,6 +31,7 @@ ASK_SECONDS = 30.0
 _DOWN = {
     *("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE"),
     *("INVAL", "INVALID_REG", "MAINT", "MAINTENANCE", "UNKNOWN", "NOT_RESPONDING"),
+    *("*", "$"),
 }
 STEP_GONE_AFTER = 60.0  # seconds
 _STEP = "rankbench.launch"  # name of the steps of a launch
@@ -175,9 +176,9 @@ class SlurmJob(Hosts):
 def is_up(state: str) -> bool:
     """Whether jobs start on a host: ``MIXED+PLANNED``, ``idle~``; not ``DOWN*+DRAIN``.
 
-    A star marks one that does not answer.
+    A star marks one that does not answer, a dollar one in maintenance.
     """
-    return "*" not in state and not _DOWN & set(re.findall("[A-Z_]+", state.upper()))
+    return not _DOWN & set(re.findall("[A-Z_]+|[*$]", state.upper()))
 
 
 def try_slurm(*command: str, timeout: float | None = None) -> str | None:

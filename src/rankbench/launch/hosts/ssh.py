@@ -291,10 +291,12 @@ def _connect(
                 shutil.rmtree(left.parent)
                 lock.close()
     # Only this user may use the sockets. Their paths have at most 107 bytes.
-    folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir=SOCKETS)
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    held = take_lock(Path(folder, "lock"))
+    # A run that starts must not find one without its lock.
+    made = Path(tempfile.mkdtemp(prefix=".rankbench-ssh.", dir=SOCKETS))
+    held = take_lock(made / "lock")
     assert held is not None
+    folder = made.rename(made.with_name(made.name[1:]))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
     stack.callback(held.close)
     environment = environment_place()
     look_for = [*places_of(needs).values(), *([environment] if environment else [])]

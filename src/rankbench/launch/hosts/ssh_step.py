@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.processes import wait_for_exit
 
 LOOK_SECONDS = 0.1
+BEAT_SECONDS = 0.5
 # Seconds between two looks at the reports of hosts that share no files.
 FETCH_SECONDS = 5.0
 # Seconds that hosts have to end a command, and until their files are fetched.
@@ -214,6 +215,7 @@ class RemoteStep:
         self._apart = self._there != facts["launch"]
         # In the order of the hosts.
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._fetches: list[Future[None]] = []
 
     def run(self) -> int:
         """Run the command to its end; return the first exit code that is not 0."""
@@ -225,6 +227,7 @@ class RemoteStep:
             finally:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 self._end()
+                wait(self._fetches)
                 collected = [*pool.map(self._collect, self._hosts, self._processes)]
             return code or int(not all(collected))
 
@@ -245,23 +248,27 @@ class RemoteStep:
         """Run the command until it has failed on a host, or ended on all."""
         for node, host in enumerate(self._hosts):
             self._processes.append(self._start(node, host))
-        fetches: list[Future[None]] = []
-        fetched = time.monotonic()
+        beat, beaten, fetched = "", 0.0, time.monotonic()
         while True:
+            now = time.monotonic()
             codes = [process.poll() for process in self._processes]
             if None not in codes or any(codes):
                 # A signal, if somebody has ended ssh.
                 return next((code if code > 0 else LOST for code in codes if code), 0)
             if os.getppid() != self._parent:
                 sys.exit(128 + signal.SIGTERM)
+            if now >= beaten + BEAT_SECONDS:
+                beat, beaten = self._beat(), now
             # A question mark asks the ranks where they are.
-            due = fetched + (0.0 if "?" in self._beat() else FETCH_SECONDS)
-            is_due = self._apart and time.monotonic() > due
-            if is_due and all(fetch.done() for fetch in fetches):
+            due = fetched + (1.0 if "?" in beat else FETCH_SECONDS)
+            is_due = self._apart and now >= due
+            if is_due and all(fetch.done() for fetch in self._fetches):
                 # One that fails is repeated.
                 chosen = [*(f"--include={name}" for name in _REPORTS), "--exclude=*"]
-                fetches = [pool.submit(self._fetch, h, chosen) for h in self._hosts]
-                fetched = time.monotonic()
+                self._fetches = [
+                    pool.submit(self._fetch, h, chosen) for h in self._hosts
+                ]
+                fetched = now
             time.sleep(LOOK_SECONDS)
 
     def _start(self, node: int, host: Connection) -> subprocess.Popen[bytes]:

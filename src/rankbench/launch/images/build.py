@@ -121,11 +121,14 @@ def make_image(
             is kept.
     """
     settings, log_path = settings or {}, log_path or image.sidecar.with_suffix(".log")
+    # Also in a shared folder that is read-only.
+    if not force and reason_to_make(image) is None:
+        check_file(read_image(image.describe()))
+        return
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(image, tell), open(log_path, "w") as log:
         if not force and reason_to_make(image) is None:
-            check_file(read_image(image.describe()))
-            return
+            return  # It was just made.
         work = Work(image, log, tell)
         try:
             _make(work, settings)

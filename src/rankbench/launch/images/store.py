@@ -253,6 +253,24 @@ def explain_folder(error: OSError, file: Path, key: str = "image_dir") -> str:
     )
 
 
+def check_folder(image: Image) -> None:
+    """Refuse an image that must be made in a folder that cannot be written.
+
+    A shared folder of finished images may be read-only.
+
+    Raises:
+        ValueError: says which image and file, why, and what to do.
+    """
+    if (reason := reason_to_make(image)) is None:
+        return
+    try:
+        image.lock.parent.mkdir(parents=True, exist_ok=True)
+        image.lock.touch()
+    except OSError as error:
+        why = explain_folder(error, image.lock)
+        raise ValueError(f"image {image.name} ({reason}): {why}") from error
+
+
 def requirements_of(promise: Mapping[str, Any]) -> list[str]:
     """Return the requirements files of an image, relative to `containers`."""
     own = promise["requirements"][promise["flavour"]]

@@ -33,7 +33,7 @@ DESCRIPTION = "code.json"
 
 # Kind of a variant -> its folder on the ranks' side.
 VARIANTS = {"strategy": "strategies", "model": "models", "data": "data"}
-_IMPORT = re.compile(r"from rankbench\.?([\w.]*) import (\w+)")
+_IMPORT = re.compile(r"from rankbench\.?([\w.]*) import (\([^)]*\)|.*)")
 
 
 def rank_code_hash(cell: Cell | None = None, package: Path = PACKAGE) -> str:
@@ -65,9 +65,10 @@ def _hash_code(package: Path, **named: str) -> str:
         path = waiting.pop()
         if path not in found and path.is_file():
             found.add(path)
-            for module, name in _IMPORT.findall(path.read_text("utf-8")):
+            for module, names in _IMPORT.findall(path.read_text("utf-8")):
                 place = package.joinpath(*module.split("."))
-                waiting += [place.with_suffix(".py"), place / f"{name}.py"]
+                waiting.append(place.with_suffix(".py"))
+                waiting += [place / f"{name}.py" for name in re.findall(r"\w+", names)]
     return hash_files({str(path.relative_to(package)): path for path in sorted(found)})
 
 

@@ -8,6 +8,7 @@ the standard library only: with ``FOLDER --look SITE`` a host inspects itself, w
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -33,6 +34,7 @@ from rankbench.environ import (
     without_job,
 )
 from rankbench.launch.hosts.base import (
+    OUTPUT_SECONDS,
     Hosts,
     Needs,
     Step,
@@ -108,8 +110,15 @@ def inspect(plan: Facts, root: Path) -> Facts:
         reach = {}
         if scheduler_of(site).lists_hosts:
             reach = _try_to_reach(site, hosts, found["hosts"], Path(place))
-        pmix = "pmix" in (output_of("srun", "--mpi=list") or "")
-        return {**found, "pmix": pmix, "faults": hosts.faults, "reach": reach}
+        return {**found, "pmix": _has_pmix(), "faults": hosts.faults, "reach": reach}
+
+
+def _has_pmix() -> bool:
+    """Whether srun can start ranks by PMIx. Older ones list their types as an error."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = run_to_end(("srun", "--mpi=list"), timeout=OUTPUT_SECONDS)
+        return "pmix" in done.stdout + done.stderr
+    return False
 
 
 def measure_pairs(site: Facts, hosts: Hosts, folder: Path) -> tuple[list[Facts], str]:

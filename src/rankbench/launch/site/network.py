@@ -171,7 +171,7 @@ def _keep(link: socket.socket, links: Links) -> None:
         link.settimeout(_SILENT_SECONDS)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         (node,) = _NUMBER.unpack(_receive(link, _NUMBER.size))
-        links[node].put(link)
+        links[range(len(links))[node]].put(link)
     except (OSError, IndexError):
         link.close()
 

@@ -153,7 +153,7 @@ class _Record(TorchDispatchMode):
             with self, _OnMeta():
                 model = build()
         except NotImplementedError as error:
-            raise NotOnMetaError(first_line(str(error))) from error
+            raise NotOnMetaError(first_line(str(error)) or "is not defined") from error
         except RuntimeError as error:
             if "meta" not in str(error).lower():
                 raise

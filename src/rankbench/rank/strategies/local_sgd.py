@@ -104,7 +104,9 @@ class LocalSgd(Single):
 
     def _flatten(self) -> Tensor:
         """This rank's weights, as one vector."""
-        return nn.utils.parameters_to_vector(self.model.parameters()).detach()
+        # Weights may be in another order in memory (channels_last).
+        weights = [weight.detach().flatten() for weight in self.model.parameters()]
+        return torch.cat(weights)
 
     def _start_again(self) -> None:
         """Continue with the shared weights."""

@@ -26,7 +26,7 @@ from rankbench.results.read.archive import open_results
 from rankbench.results.read.records import check, read_checked
 from rankbench.schema import did_you_mean
 
-_VERSION = 1  # of a baseline
+_VERSION = 2  # of a baseline
 
 _UNITS = ("samples/s", "tokens/s")
 

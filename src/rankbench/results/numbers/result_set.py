@@ -425,8 +425,10 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     planned = attempt.planned
     ok = [record for record in records if record["status"] == "ok"]
     found = {mark for record in records for mark in record["marks"]}
-    # A launch that failed early may not know its code.
-    known = [record["code"].get("cell") for record in records]
+    # A launch that failed early may not know its code. Older records have the hash of
+    # all code, which is another one.
+    codes = [record["code"] for record in records]
+    known = [code.get("cell", code.get("rank")) for code in codes]
     if any(code not in (None, planned.code) for code in known):
         found.add("other-code")
     if ok and planned.cell.strategy != REFERENCE and not all(r["gate"] for r in ok):
