@@ -473,7 +473,8 @@ def test_changed_rank_code_is_a_mark_not_a_rerun(again):
     assert done.returncode == 0, done.stdout
     assert records_of(again.root) == before
     row = read_table(again.root)[ONE]
-    assert (row["status"], row["marks"]) == ("ok", "other-code")
+    assert row["status"] == "ok"
+    assert "other-code" in row["marks"].split()
 
 
 def test_launchers_measure_the_same_training(project):
