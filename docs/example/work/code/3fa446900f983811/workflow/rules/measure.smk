@@ -1,5 +1,5 @@
-# A job measures a group of cells, most often of one: `allocation` and `order` of the
-# experiment say which (src/rankbench/project/jobs.py). It runs the launches that attempts
+# A job measures a group of cells, most often of one: `allocation` of the
+# experiment says which (src/rankbench/project/jobs.py). It runs the launches that attempts
 # still lack, writes the summary of each of its cells, and exits with 0 for every typed
 # status. Records and summaries are not outputs, so Snakemake never deletes them.
 
