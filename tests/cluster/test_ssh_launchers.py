@@ -46,7 +46,7 @@ def test_launchers_measure_the_same_training(request, place):
     bad = {cell: r["reason"] for cell, r in records.items() if r["status"] != "ok"}
     assert not bad, said
     for record in records.values():
-        assert "unclean-end" not in record["marks"], record["cell_id"]
+        assert "unclean-end" not in record["marks"], record["parting"]
         assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
         assert [rank["host"] for rank in record["ranks"]] == ["node1", "node2"]
         assert [rank["node"] for rank in record["ranks"]] == [0, 1]
