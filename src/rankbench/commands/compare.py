@@ -23,9 +23,6 @@ from rankbench.say import say
 if TYPE_CHECKING:
     from rankbench.results.compare import Comparison
 
-# Throughput over that of the base, which a row must reach unless a share is given.
-AT_LEAST = 0.95
-
 
 @command(
     options="SIDE --between --at-least --by --models --page --save-baseline --margin "
@@ -93,7 +90,7 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
     """Print the hosts of a run, the fastest first; 1 if one falls below the share."""
     from rankbench.commands._terminal import print_grid
     from rankbench.results.elements.section import Content, spell_ends
-    from rankbench.results.numbers.hosts import compare_hosts
+    from rankbench.results.numbers.hosts import AT_LEAST, compare_hosts
     from rankbench.results.numbers.result_set import read
     from rankbench.results.read.archive import open_results
     from rankbench.results.sections.hosts import SECTION, make_rows

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rankbench.commands._base import argv_for, find_profile, plan_run
 from rankbench.commands._execute import execute
 from rankbench.commands._options import OK, command, print_result
-from rankbench.commands.compare import AT_LEAST, print_comparison
+from rankbench.commands.compare import print_comparison
 from rankbench.invocation import shown
 from rankbench.launch.hosts.base import hosts_of
 from rankbench.matrix.site import read_site
@@ -49,6 +49,7 @@ def replay(arguments: argparse.Namespace) -> int:
     from rankbench.results import compare
     from rankbench.results.bundle.replay import plan_replay, write_replay
     from rankbench.results.bundle.verify import verify_folder
+    from rankbench.results.numbers.hosts import AT_LEAST
     from rankbench.results.read.archive import open_folder
 
     with open_folder(arguments.bundle) as root:

@@ -27,7 +27,8 @@ from rankbench.results.numbers.statistics import (
 if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import Summary
 
-# A host whose speed is surely below this share of the others' is slow.
+# A host is slow, or a row too slow, whose speed is surely below this share of the
+# others', or of its base.
 AT_LEAST = 0.95
 
 # The ranks of a host are late if, in each of so many launches or more, the latest rank
