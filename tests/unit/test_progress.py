@@ -51,6 +51,12 @@ def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder):
     assert seen() == [RankProgress(THE_END)] * 3
 
 
+def test_what_rsync_has_not_yet_copied_is_no_progress(folder):
+    (folder / ".b.yfjnSE").symlink_to("renamed meanwhile")
+    at_host("a", folder, 0).enter(TRAINING)
+    assert read_progress(folder, 1) == [RankProgress(TRAINING)]
+
+
 def test_a_step_is_written_only_if_the_supervisor_asks(folder, monkeypatch):
     now = 100.0
     monkeypatch.setattr(rank.time, "monotonic", lambda: now)

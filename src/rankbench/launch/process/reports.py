@@ -34,7 +34,8 @@ class RankProgress(NamedTuple):
 def read_progress(folder: Path, ranks: int) -> list[RankProgress]:
     """Where each rank of a launch is, from the files of all hosts."""
     progress = [RankProgress()] * ranks
-    for file in folder.glob("*"):
+    # rsync writes a file that it copies under a hidden name, and renames it.
+    for file in folder.glob("[!.]*"):
         data = file.read_bytes()
         whole = data[: len(data) // PROGRESS_ENTRY.size * PROGRESS_ENTRY.size]
         for rank, entry in enumerate(PROGRESS_ENTRY.iter_unpack(whole)):
