@@ -13,41 +13,18 @@ from typing import Any
 
 # Options of every decoder; a model may declare more.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "layers": {
-        "description": "number of blocks",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "width": {
-        "description": "numbers that stand for a token",
-        "type": "integer",
-        "minimum": 1,
-        "default": 128,
-    },
-    "heads": {
-        "description": "heads of attention; they share the width",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "kv_heads": {
-        "description": "heads of keys and values, each for several heads; 0: all heads",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "vocabulary": {
-        "description": "number of tokens, at least as in the data; 0: as in the data",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "tie_embeddings": {
-        "description": "the head uses the weights of the embedding",
-        "type": "boolean",
-        "default": False,
-    },
+    # Number of blocks.
+    "layers": {"type": "integer", "minimum": 1, "default": 4},
+    # Numbers that stand for a token.
+    "width": {"type": "integer", "minimum": 1, "default": 128},
+    # Heads of attention; they share the width.
+    "heads": {"type": "integer", "minimum": 1, "default": 4},
+    # Heads of keys and values, each for several heads; 0: all heads.
+    "kv_heads": {"type": "integer", "minimum": 0, "default": 0},
+    # Number of tokens, at least as in the data; 0: as in the data.
+    "vocabulary": {"type": "integer", "minimum": 0, "default": 0},
+    # The head uses the weights of the embedding.
+    "tie_embeddings": {"type": "boolean", "default": False},
 }
 
 # Name of the formula below, as tables show it.

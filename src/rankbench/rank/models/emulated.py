@@ -18,30 +18,14 @@ from torch.autograd import Function
 NEEDS = {"min_image_size": 1, "channels": None, "emulated": True}
 
 OPTIONS = {
-    "layers": {
-        "description": "number of layers; each sleeps for its share of the times",
-        "type": "integer",
-        "minimum": 1,
-        "default": 4,
-    },
-    "mib": {
-        "description": "MiB of weights and gradients of all layers together",
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "default": 4,
-    },
-    "forward_us": {
-        "description": "microseconds of forward per sample, all layers together",
-        "type": "number",
-        "minimum": 0,
-        "default": 500,
-    },
-    "backward_us": {
-        "description": "microseconds of backward per sample, all layers together",
-        "type": "number",
-        "minimum": 0,
-        "default": 1000,
-    },
+    # Number of layers; each sleeps for its share of the times.
+    "layers": {"type": "integer", "minimum": 1, "default": 4},
+    # MiB of weights and gradients of all layers together.
+    "mib": {"type": "number", "exclusiveMinimum": 0, "default": 4},
+    # Microseconds of forward per sample, all layers together.
+    "forward_us": {"type": "number", "minimum": 0, "default": 500},
+    # Microseconds of backward per sample, all layers together.
+    "backward_us": {"type": "number", "minimum": 0, "default": 1000},
 }
 
 

@@ -55,11 +55,8 @@ PRESETS = {
 
 # And those of rankbench.decoder.
 OPTIONS = {
-    "mlp": {
-        "description": "the MLP: gelu with 4 widths, or swiglu with 8/3 widths",
-        "enum": ["gelu", "swiglu"],
-        "default": "gelu",
-    },
+    # The MLP: gelu with 4 widths, or swiglu with 8/3 widths.
+    "mlp": {"enum": ["gelu", "swiglu"], "default": "gelu"},
 }
 
 # Standard deviation of the weights of embeddings (Radford et al. 2019, GPT-2).

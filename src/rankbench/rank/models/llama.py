@@ -74,36 +74,17 @@ PRESETS = {
 
 # And those of rankbench.decoder.
 OPTIONS = {
-    "mlp_width": {
-        "description": "inner width of the MLP; 0: 8/3 widths, as a multiple of 16",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "experts": {
-        "description": "MLPs of a block, of which a token uses some; 0: one for all",
-        "type": "integer",
-        "minimum": 0,
-        "default": 0,
-    },
-    "top_k": {
-        "description": "experts that a token uses, if there are experts",
-        "type": "integer",
-        "minimum": 1,
-        "default": 2,
-    },
-    "routing": {
-        "description": "balanced: tokens take experts in turn, as in benchmarks; "
-        "learned: a token takes those that its router prefers",
-        "enum": ["balanced", "learned"],
-        "default": "balanced",
-    },
-    "rope_theta": {
-        "description": "base of the wave lengths of rotary positions",
-        "type": "number",
-        "exclusiveMinimum": 1,
-        "default": 500000.0,
-    },
+    # Inner width of the MLP; 0: 8/3 widths, as a multiple of 16.
+    "mlp_width": {"type": "integer", "minimum": 0, "default": 0},
+    # MLPs of a block, of which a token uses some; 0: one for all.
+    "experts": {"type": "integer", "minimum": 0, "default": 0},
+    # Experts that a token uses, if there are experts.
+    "top_k": {"type": "integer", "minimum": 1, "default": 2},
+    # balanced: tokens take experts in turn, as in benchmarks; learned: a token takes
+    # those that its router prefers.
+    "routing": {"enum": ["balanced", "learned"], "default": "balanced"},
+    # Base of the wave lengths of rotary positions.
+    "rope_theta": {"type": "number", "exclusiveMinimum": 1, "default": 500000.0},
 }
 
 
