@@ -568,7 +568,7 @@ def _plant_delay(part: Part) -> tuple[float, float, bool]:
 
     from rankbench.rank.strategies.base import World
     from rankbench.rank.strategies.ddp import Ddp
-    from rankbench.rank.training.loop import make_clock
+    from rankbench.rank.training.loop import Clock
 
     device = torch.device(part.device, *(() if part.dry else (0,)))
 
@@ -598,7 +598,7 @@ def _plant_delay(part: Part) -> tuple[float, float, bool]:
             ddp.setup(model, lambda p: torch.optim.SGD(p, lr=0.01))
             if hook:
                 ddp.model.register_comm_hook(None, hook)
-            clock = make_clock((device,), ["load", "transfer", *Ddp.phases], 10)
+            clock = Clock((device,), ["load", "transfer", *Ddp.phases], 10)
             batch = (torch.randn(64, 512, device=device), torch.zeros(64))
             begun = time.perf_counter()
             for step in range(10):

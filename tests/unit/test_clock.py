@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rankbench.rank.training.loop import CudaClock, HostClock, make_clock
+from rankbench.rank.training.loop import Clock
 
 pytestmark = pytest.mark.unit
 
 PHASES = ["load", "forward", "update"]
+CPU, GPU = (torch.device("cpu"),), (torch.device("cuda", 0),)
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return readings
 
 
-def run_steps(clock: HostClock, *steps: list[str]) -> None:
+def run_steps(clock: Clock, *steps: list[str]) -> None:
     for number, marks in enumerate(steps):
         clock.begin(number)
         for phase in marks:
@@ -32,7 +33,7 @@ def run_steps(clock: HostClock, *steps: list[str]) -> None:
 
 
 def test_phases_are_what_lies_between_marks(ticks):
-    clock = HostClock(PHASES, 2)
+    clock = Clock(CPU, PHASES, 2)
     ticks += [1000, 1010, 1030, 1060, 2000, 2001, 2003, 2006]
     run_steps(clock, PHASES, PHASES)
     expected = np.array([[10, 20, 30], [1, 2, 3]]) * 1e-9
@@ -57,7 +58,7 @@ def test_phases_are_what_lies_between_marks(ticks):
     ],
 )
 def test_a_step_of_marks(ticks, marks, readings, nanoseconds):
-    clock = HostClock(PHASES, 1)
+    clock = Clock(CPU, PHASES, 1)
     ticks += readings
     run_steps(clock, marks)
     np.testing.assert_allclose(clock.seconds(), [np.array(nanoseconds) * 1e-9])
@@ -65,7 +66,7 @@ def test_a_step_of_marks(ticks, marks, readings, nanoseconds):
 
 @pytest.mark.parametrize("missing", PHASES)
 def test_missing_mark_is_named(missing):
-    clock = HostClock(PHASES, 2)
+    clock = Clock(CPU, PHASES, 2)
     run_steps(clock, PHASES, [phase for phase in PHASES if phase != missing])
     with pytest.raises(ValueError, match=f"phase '{missing}' was not marked in step 1"):
         clock.seconds()
@@ -75,12 +76,12 @@ def test_missing_mark_is_named(missing):
 
 
 def test_no_steps():
-    clock = HostClock(PHASES, 0)
+    clock = Clock(CPU, PHASES, 0)
     assert clock.seconds().shape == (0, 3)
 
 
 def test_times_are_real():
-    clock = make_clock((torch.device("cpu"),), PHASES, 1)
+    clock = Clock(CPU, PHASES, 1)
     clock.begin(0)
     clock.mark("load")
     time.sleep(0.02)
@@ -119,9 +120,9 @@ def test_events_of_cuda_exist_before_the_first_step(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     # A phase that comes again within a step needs more events than there are phases.
     step = ["load", "forward", "update", "forward", "update"]
-    warm_up = CudaClock(PHASES, 1)
+    warm_up = Clock(GPU, PHASES, 1)
     run_steps(warm_up, step)
-    timed = CudaClock(PHASES, 2, warm_up.marks)
+    timed = Clock(GPU, PHASES, 2, warm_up.marks)
     created = len(Recorded.created)
     run_steps(timed, step, step)
     assert len(Recorded.created) == created

@@ -22,11 +22,7 @@ from rankbench.launch.process.reports import find_shared_gpu
 from rankbench.rank.facts import collectives, usage
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.strategies.base import Operation, World
-from rankbench.rank.training.loop import (
-    CudaClock,
-    HostClock,
-    make_clock,
-)
+from rankbench.rank.training.loop import Clock
 from rankbench.rank.world import horovod, process_group
 from rankbench.rank.world.devices import choose_devices, wait_for_all
 
@@ -85,17 +81,22 @@ def test_all_gpus_of_a_rank_are_waited_for(waits):
     assert waits == [*GPUS, CPU, *GPUS]
 
 
-def test_the_clock_fits_the_devices(monkeypatch):
-    class Event:
-        def __init__(self, *, enable_timing: bool) -> None: ...
-        def record(self) -> None: ...
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    assert type(make_clock((CPU, CPU), ["load"], 1)) is HostClock
-    assert type(make_clock(GPUS[:1], ["load"], 1)) is CudaClock
-    # Ranks that share GPUs may list one of them twice.
-    assert type(make_clock((GPUS[0], GPUS[0]), ["load"], 1)) is CudaClock
-    assert type(make_clock(GPUS, ["load"], 1)) is HostClock
+@pytest.mark.parametrize(
+    ("devices", "events"),
+    [
+        ((CPU, CPU), 0),
+        (GPUS[:1], 2),
+        # Ranks that share GPUs may list one of them twice.
+        ((GPUS[0], GPUS[0]), 2),
+        (GPUS, 0),
+    ],
+)
+def test_the_clock_fits_the_devices(monkeypatch, devices, events):
+    made = []
+    event = SimpleNamespace(record=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: made.append(1) or event)
+    Clock(devices, ["load"], 1)
+    assert len(made) == events
 
 
 def test_a_phase_ends_when_all_gpus_have_finished(monkeypatch):
@@ -107,7 +108,7 @@ def test_a_phase_ends_when_all_gpus_have_finished(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "synchronize", finish)
     monkeypatch.setattr("time.perf_counter_ns", lambda: now[0])
-    clock = make_clock(GPUS, ["load", "forward"], 1)
+    clock = Clock(GPUS, ["load", "forward"], 1)
     clock.begin(0)
     clock.mark("load")
     clock.mark("forward")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from rankbench.assets import find_asset
@@ -30,7 +31,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
     parser.add_argument("--force", action="store_true", help="even if up to date")
     arguments = parser.parse_args()
-    settings = arguments.settings
+    settings, tell = arguments.settings, partial(say, aside=True)
     # Clean up after SIGTERM as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -39,16 +40,16 @@ def main() -> int:
         known = load_images(Path(place), image_dir, settings.get("images", {}))
         images = choose_images(known, arguments.name)
     except (ValueError, OSError) as error:
-        say(f"images: {error}", aside=True)
+        tell(f"images: {error}")
         return 2
     for image in images.values():
         log = arguments.log or image.sidecar.with_suffix(".log")
         wanted = Need(IMAGE, image.name)
         try:
-            make_image(image, _tell, settings, log, force=arguments.force)
+            make_image(image, tell, settings, log, force=arguments.force)
             note_attempt(wanted, None, log)
         except (ValueError, OSError) as error:
-            say(error, aside=True)
+            tell(error)
             # The message names image and log itself.
             said = str(error).removeprefix(f"image {image.name}: ")
             # In a run, the note says it to the jobs of the cells.
@@ -57,10 +58,6 @@ def main() -> int:
         except KeyboardInterrupt:
             return 130
     return 0
-
-
-def _tell(text: str) -> None:
-    say(text, aside=True)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,13 @@ def read_reports(
     return found
 
 
+# What all ranks report alike, or only rank 0.
+_OF_RANK_0 = (
+    *("phases", "steps", "steps_per_epoch", "warmup", "accuracy", "model", "software"),
+    *("transport", "step_id"),
+)
+
+
 def merge_reports(
     reports: list[dict[str, Any]], *, replica_ranks: int
 ) -> dict[str, Any]:
@@ -123,10 +130,7 @@ def merge_reports(
             stage: max(report["rank"]["seconds"][stage] for report in reports)
             for stage in stages
         },
-        "phases": first["phases"],
-        "steps": first["steps"],
-        "steps_per_epoch": first["steps_per_epoch"],
-        "warmup": first["warmup"],
+        **{key: first[key] for key in _OF_RANK_0},
         # All ranks of a replica have counted the same samples.
         "samples": sum(report["rank"]["samples"] for report in reports)
         // replica_ranks,
@@ -134,18 +138,13 @@ def merge_reports(
             end: _mean([report["loss"][end] for report in reports if report["loss"]])
             for end in ("first", "last")
         },
-        "accuracy": first["accuracy"],
-        "model": first["model"],
         "ranks": [report["rank"] for report in reports],
         "hosts": list(hosts.values()),
         "surroundings": merge_surroundings(reports),
         "stall": max(
             report["rank"]["stall_s"] / report["rank"]["window_s"] for report in reports
         ),
-        "software": first["software"],
-        "transport": first["transport"],
         "collectives": collectives,
-        "step_id": first["step_id"],
         "marks": sorted({mark for r in reports for mark in r.get("marks") or ()})
         + _judge_ranks([report["rank"].get("details") or {} for report in reports]),
     }

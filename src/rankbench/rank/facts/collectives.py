@@ -6,15 +6,15 @@ connections. So it shows the communication speed that this launch had available.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from rankbench.rank.strategies._readiness import between, stamp
 from rankbench.rank.strategies.base import Operation, World
-from rankbench.rank.world.devices import Runtime
+from rankbench.rank.world.devices import Runtime, wait_for_devices
 
 # Bytes of a call: latency dominates small calls, bandwidth large ones. CPUs get up to
 # 16 MiB. GPUs get up to 1 GiB, because 16 MiB do not saturate NVLink or InfiniBand.
@@ -116,15 +116,9 @@ def _choose(
 
 def _time(call: Callable[[], None], device: torch.device, calls: int = 1) -> float:
     """Return the mean seconds of calls that follow each other."""
-    if device.type != "cuda":
-        begun = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - begun) / calls
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
+    begin = stamp(device)
     for _ in range(calls):
         call()
-    end.record()
-    torch.cuda.synchronize(device)
-    return float(start.elapsed_time(end)) * 1e-3 / calls
+    end = stamp(device)
+    wait_for_devices((device,))
+    return between(begin, end) / calls

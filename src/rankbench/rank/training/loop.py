@@ -12,11 +12,12 @@ remainder.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -41,33 +42,49 @@ from rankbench.rank.world.devices import (
 from rankbench.rank.world.lifeline import Progress
 
 
-class HostClock:
-    """Times the phases of steps, by `time.perf_counter_ns` at every mark.
+class Clock:
+    """Times the phases of steps at every mark: by events of one GPU, else by the host.
 
-    Times of events on different GPUs cannot be compared. So it waits at every mark
-    until they have finished, if a process drives several. That costs little, because
-    such a process runs its phases one after the other.
+    Events give the time of the device: a kernel that is queued but has not run does not
+    count as done. Those of different GPUs cannot be compared. If a process drives
+    several, the clock waits at every mark until they have finished. That costs little,
+    because such a process runs its phases one after the other.
     """
 
-    # Number of marks in a step that need memory.
-    marks = 0
-
     def __init__(
-        self, phases: Sequence[str], steps: int, gpus: Sequence[torch.device] = ()
+        self,
+        devices: Sequence[torch.device],
+        phases: Sequence[str],
+        steps: int,
+        marks: int = 0,
     ) -> None:
-        self._gpus = gpus
-        self._phases = list(phases)
-        self._column = {phase: i for i, phase in enumerate(phases)}
-        # Allocate everything now, so that marks do not allocate.
-        unmarked: list[int | None] = [None] * len(phases)
-        self._rows = [unmarked.copy() for _ in range(steps)]
-        self._row = self._rows[0] if steps else []
-        self._last = 0
+        """Allocate everything, so that marks do not allocate.
+
+        Args:
+            devices: all that this rank drives, the same one perhaps several times.
+            phases: their names.
+            steps: number of steps.
+            marks: number of marks in a step, if phases are marked several times.
+        """
+        self._phases, self._gpus = list(phases), gpus_among(devices)
+        self._has_events = len(self._gpus) == 1
+        # Of the start of each step, and of each mark.
+        count = max(len(phases), marks) + 1
+        self._stamps = [
+            [self._make_stamp() for _ in range(count)] for _ in range(steps)
+        ]
+        self._marked: list[list[str]] = [[] for _ in range(steps)]
+        self._step = 0
+
+    @property
+    def marks(self) -> int:
+        """The largest number of marks in a step."""
+        return max(map(len, self._marked), default=0)
 
     def begin(self, step: int) -> None:
         """Note the start of a step."""
-        self._row = self._rows[step]
-        self._last = time.perf_counter_ns()
+        self._step = step
+        self._stamp(0)
 
     def mark(self, phase: str) -> None:
         """Assign the time since the previous mark to this phase.
@@ -77,23 +94,32 @@ class HostClock:
         Raises:
             KeyError: there is no such phase.
         """
-        if self._gpus:
-            wait_for_devices(self._gpus)
-        column, now = self._column[phase], time.perf_counter_ns()
-        self._row[column] = (self._row[column] or 0) + now - self._last
-        self._last = now
+        if phase not in self._phases:
+            raise KeyError(phase)
+        marked = self._marked[self._step]
+        # Of consecutive marks of one phase only the last one matters.
+        if not marked or marked[-1] != phase:
+            marked.append(phase)
+        self._stamp(len(marked))
 
     def finish(self) -> None:
         """Wait until the device has done all the work before the last mark."""
+        if self._has_events:
+            torch.cuda.synchronize()
 
     def table(self) -> np.ndarray:
         """Seconds per step and phase, [steps, phases]. Call it after `finish`.
 
         NaN stands for a phase that was not marked in a step.
         """
-        # None becomes NaN.
-        rows = np.array(self._rows, dtype=np.float64)
-        return rows.reshape(-1, len(self._phases)) * 1e-9
+        rows = []
+        for marked, stamps in zip(self._marked, self._stamps, strict=True):
+            taken: dict[str, float] = {}
+            for phase, (start, end) in zip(marked, pairwise(stamps), strict=False):
+                lasted = self._between(start, end)
+                taken[phase] = taken.get(phase, 0.0) + lasted
+            rows.append([taken.get(phase, math.nan) for phase in self._phases])
+        return np.array(rows, dtype=np.float64).reshape(-1, len(self._phases))
 
     def seconds(self) -> np.ndarray:
         """The same, if every phase was marked.
@@ -109,79 +135,29 @@ class HostClock:
             raise ValueError(f"phase {name!r} was not marked in step {step}")
         return table
 
+    def _make_stamp(self) -> Any:
+        if not self._has_events:
+            return 0
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()  # torch creates it only then
+        return event
 
-class CudaClock(HostClock):
-    """Records a CUDA event in the current stream at every mark; read after the window.
+    def _between(self, start: Any, end: Any) -> float:
+        """Seconds between two stamps."""
+        if self._has_events:
+            return float(start.elapsed_time(end)) * 1e-3
+        return float(end - start) * 1e-9
 
-    Events give the time of the device: a kernel that is queued but has not run does not
-    count as done.
-    """
-
-    def __init__(self, phases: Sequence[str], steps: int, marks: int = 0) -> None:
-        """Create the events.
-
-        Args:
-            phases: names of the phases.
-            steps: number of steps.
-            marks: number of marks in a step, if phases are marked several times.
-        """
-        super().__init__(phases, steps)
-        # One event for the start of the step, and one for each mark.
-        count = max(len(phases), marks) + 1
-        self._events = [[_make_event() for _ in range(count)] for _ in range(steps)]
-        self._marked: list[list[str]] = [[] for _ in range(steps)]
-        self._step = 0
-
-    def begin(self, step: int) -> None:
-        self._step = step
-        self._events[step][0].record()
-
-    def mark(self, phase: str) -> None:
-        events, marked = self._events[self._step], self._marked[self._step]
-        if phase not in self._phases:
-            raise KeyError(phase)
-        # Of consecutive marks of one phase only the last one matters.
-        if not marked or marked[-1] != phase:
-            marked.append(phase)
-            if len(marked) == len(events):
-                events.append(_make_event())
-        events[len(marked)].record()
-
-    def finish(self) -> None:
-        torch.cuda.synchronize()
-        self.marks = max(map(len, self._marked), default=0)
-
-    def table(self) -> np.ndarray:
-        table = np.full((len(self._marked), len(self._phases)), np.nan)
-        for row, marked, events in zip(table, self._marked, self._events, strict=True):
-            for phase, (start, end) in zip(marked, pairwise(events), strict=False):
-                column = self._phases.index(phase)
-                row[column] = np.nansum([row[column], start.elapsed_time(end) * 1e-3])
-        return table
-
-
-def _make_event() -> torch.cuda.Event:
-    """An event that was recorded once, because torch creates it only then."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def make_clock(
-    devices: Sequence[torch.device], phases: Sequence[str], steps: int, marks: int = 0
-) -> HostClock:
-    """Return a clock for the devices of this rank.
-
-    Args:
-        devices: all devices that this rank drives, the same one perhaps several times.
-        phases: names of the phases.
-        steps: number of steps.
-        marks: see `CudaClock`.
-    """
-    gpus = gpus_among(devices)
-    if len(gpus) == 1:
-        return CudaClock(phases, steps, marks)
-    return HostClock(phases, steps, gpus)
+    def _stamp(self, place: int) -> None:
+        stamps = self._stamps[self._step]
+        if place == len(stamps):
+            stamps.append(self._make_stamp())
+        if self._has_events:
+            stamps[place].record()
+            return
+        if self._gpus:
+            wait_for_devices(self._gpus)
+        stamps[place] = time.perf_counter_ns()
 
 
 class Window:
@@ -224,7 +200,7 @@ class Window:
         self._meter = open_meter(devices, local_rank)
         self._surroundings = Surroundings(progress)
         progress.enter(WARM_UP)
-        self.clock = make_clock(devices, phases, warmup)
+        self.clock = Clock(devices, phases, warmup)
         self._begun = time.perf_counter()
 
     def end_warmup(self) -> None:
@@ -234,7 +210,7 @@ class Window:
         self.setup_memory = read_peaks(self.devices)
         reset_peaks(self.devices)
         # Allocates events for as many marks per step as the warm-up had.
-        self.clock = make_clock(self.devices, self.phases, self.steps, self.clock.marks)
+        self.clock = Clock(self.devices, self.phases, self.steps, self.clock.marks)
 
     def begin(self, barrier: Callable[[], None] = lambda: None) -> None:
         """Begin the timed window, after a barrier."""
