@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -25,40 +25,93 @@ _THROTTLED = {
 # The module `pynvml` of the package nvidia-ml-py; tests replace it.
 Nvml = Any
 
-
 _MIB = 2**20
 
-# What is sampled of a GPU while ranks train.
-_SAMPLED: dict[str, Callable[[Nvml, Any], float]] = {
-    "memory": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / _MIB,
-    "utilisation": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
-    "temperature": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(
-        gpu, nvml.NVML_TEMPERATURE_GPU
-    ),
-    "clock": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-}
-# What does not change meanwhile, under the names of the record.
-_FIXED: dict[str, Callable[[Nvml, Any], Any]] = {
-    "sm_clock_max_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(
-        gpu, nvml.NVML_CLOCK_SM
-    ),
-    "ecc": lambda nvml, gpu: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
-    "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
-}
 
-
-@dataclass(slots=True)
 class _Device:
-    handle: Any
-    name: str
-    uuid: str
-    pci: str
-    samples: dict[str, list[float]] = field(
-        default_factory=lambda: {key: [] for key in _SAMPLED}
-    )
-    throttled: set[str] = field(default_factory=set)
-    throttled_before: set[str] = field(default_factory=set)
-    others: int = 0
+    """A GPU, and what NVML tells of it; None for what it does not tell (MIG)."""
+
+    def __init__(self, nvml: Nvml, name: str | int) -> None:
+        """Find it, and look at it before the ranks start.
+
+        Raises:
+            nvml.NVMLError: there is no such device.
+        """
+        by = "Index" if isinstance(name, int) else "UUID"
+        self._nvml = nvml
+        self._handle = getattr(nvml, f"nvmlDeviceGetHandleBy{by}")(name)
+        self.name, self.uuid = self.ask("Name"), self.ask("UUID")
+        # DOMAIN:BUS:DEVICE.FUNCTION
+        place = str(nvml.nvmlDeviceGetPciInfo(self._handle).busId)
+        self.pci = place.partition(".")[0][-10:].lower()
+        self._samples: dict[str, list[float]] = defaultdict(list)
+        self._throttled: set[str] = set()
+        self._throttled_before = self._find_throttled()
+        self._others = len(self._list_processes())
+
+    def ask(self, what: str, *given: Any) -> Any:
+        """What NVML answers; None if it does not."""
+        try:
+            return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *given)
+        except self._nvml.NVMLError:
+            return None
+
+    def _find_throttled(self) -> set[str]:
+        reasons = self.ask("CurrentClocksThrottleReasons") or 0
+        return {name for bit, name in _THROTTLED.items() if reasons & bit}
+
+    def _list_processes(self) -> list[int]:
+        """Processes that compute on it."""
+        return [one.pid for one in self.ask("ComputeRunningProcesses") or ()]
+
+    def sample(self) -> None:
+        """Look once."""
+        memory, rates = self.ask("MemoryInfo"), self.ask("UtilizationRates")
+        seen = {
+            "memory": memory and memory.used / _MIB,
+            "utilisation": rates and rates.gpu / 100,
+            "temperature": self.ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
+            "clock": self.ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
+        }
+        for key, value in seen.items():
+            if value is not None:
+                self._samples[key].append(value)
+        self._throttled |= self._find_throttled()
+
+    def is_lost(self) -> bool:
+        """Whether it no longer answers."""
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        except self._nvml.NVMLError as error:
+            return bool(error.value == self._nvml.NVML_ERROR_GPU_IS_LOST)
+        return False
+
+    def describe(self) -> dict[str, Any]:
+        """The samples as the record has them, once the ranks have ended.
+
+        A process that was there before them, or that is there now, is not theirs. NVML
+        may still list a process that has just ended.
+        """
+        now = (Path(f"/proc/{pid}").exists() for pid in self._list_processes())
+        ecc, mig, samples = self.ask("EccMode"), self.ask("MigMode"), self._samples
+        return {
+            "name": self.name,
+            "utilisation_mean": _mean(samples["utilisation"]),
+            "utilisation_max": max(samples["utilisation"], default=None),
+            "memory_peak_mib": max(samples["memory"], default=None),
+            "samples": len(samples["utilisation"]),
+            "temperature_max_c": max(samples["temperature"], default=None),
+            "sm_clock_mean_mhz": _mean(samples["clock"]),
+            "sm_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_SM),
+            "ecc": ecc and bool(ecc[0]),
+            "mig": mig and bool(mig[0]),
+            "throttled": sorted(self._throttled),
+            # A GPU at full load reaches its power cap: that is as its maker wants.
+            "before": {
+                "others": max(self._others, sum(now)),
+                "throttled": sorted(self._throttled_before - {_THROTTLED[0x4]}),
+            },
+        }
 
 
 class Devices:
@@ -74,67 +127,16 @@ class Devices:
         Raises:
             nvml.NVMLError: there is no such device.
         """
-        self._nvml = nvml
-        self._devices = []
-        for name in visible:
-            if isinstance(name, int):
-                handle = nvml.nvmlDeviceGetHandleByIndex(name)
-            else:
-                handle = nvml.nvmlDeviceGetHandleByUUID(name)
-            # DOMAIN:BUS:DEVICE.FUNCTION
-            place = str(nvml.nvmlDeviceGetPciInfo(handle).busId)
-            self._devices.append(
-                _Device(
-                    handle,
-                    name=nvml.nvmlDeviceGetName(handle),
-                    uuid=nvml.nvmlDeviceGetUUID(handle),
-                    pci=place.partition(".")[0][-10:].lower(),
-                )
-            )
-        # The ranks have not started yet.
-        for device in self._devices:
-            device.throttled_before = self._ask_throttled(device)
-            device.others = len(self._list_processes(device))
+        self._devices = [_Device(nvml, name) for name in visible]
 
     def sample(self) -> None:
-        """Look once at each; what a device does not tell (MIG) stays unknown."""
+        """Look once at each."""
         for device in self._devices:
-            for key, ask in _SAMPLED.items():
-                if (value := self._ask(ask, device.handle)) is not None:
-                    device.samples[key].append(value)
-            device.throttled |= self._ask_throttled(device)
-
-    def _ask_throttled(self, device: _Device) -> set[str]:
-        reasons = self._ask(
-            lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
-            device.handle,
-        )
-        return {name for bit, name in _THROTTLED.items() if (reasons or 0) & bit}
-
-    def _list_processes(self, device: _Device) -> list[int]:
-        """Processes that compute on a device."""
-        found = self._ask(
-            lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu),
-            device.handle,
-        )
-        return [process.pid for process in found or ()]
-
-    def _ask(self, ask: Callable[..., Any], handle: Any) -> Any:
-        """What NVML answers; None if it does not."""
-        try:
-            return ask(self._nvml, handle)
-        except self._nvml.NVMLError:
-            return None
+            device.sample()
 
     def find_lost(self) -> str | None:
         """A sentence about GPUs that no longer answer; None if all do."""
-        lost = []
-        for device in self._devices:
-            try:
-                self._nvml.nvmlDeviceGetMemoryInfo(device.handle)
-            except self._nvml.NVMLError as error:
-                if error.value == self._nvml.NVML_ERROR_GPU_IS_LOST:
-                    lost.append(device)
+        lost = [device for device in self._devices if device.is_lost()]
         if not lost:
             return None
         log = output_of("dmesg") or ""  # Users may not be allowed to read it.
@@ -142,38 +144,8 @@ class Devices:
         return f"the GPU {', '.join(named)} no longer answers"
 
     def describe(self) -> list[dict[str, Any]]:
-        """The samples of each device as the record has them, once the ranks have ended.
-
-        A process that was there before them, or that is there now, is not theirs. NVML
-        may still list a process that has just ended.
-        """
-        for device in self._devices:
-            living = [
-                number
-                for number in self._list_processes(device)
-                if Path(f"/proc/{number}").exists()
-            ]
-            device.others = max(device.others, len(living))
-        return [
-            {
-                "index": index,
-                "name": device.name,
-                "utilisation_mean": _mean(device.samples["utilisation"]),
-                "utilisation_max": max(device.samples["utilisation"], default=None),
-                "memory_peak_mib": max(device.samples["memory"], default=None),
-                "samples": len(device.samples["utilisation"]),
-                "temperature_max_c": max(device.samples["temperature"], default=None),
-                "sm_clock_mean_mhz": _mean(device.samples["clock"]),
-                "throttled": sorted(device.throttled),
-                # A GPU at full load reaches its power cap: that is as its maker wants.
-                "before": {
-                    "others": device.others,
-                    "throttled": sorted(device.throttled_before - {_THROTTLED[0x4]}),
-                },
-                **{key: self._ask(ask, device.handle) for key, ask in _FIXED.items()},
-            }
-            for index, device in enumerate(self._devices)
-        ]
+        """What was seen of each, as the record has it."""
+        return [{"index": i, **one.describe()} for i, one in enumerate(self._devices)]
 
 
 def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None:
