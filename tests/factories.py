@@ -121,12 +121,7 @@ def make_site(**changes: Any) -> Site:
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}
     values["native"] = make_software(**software)
     assert changes.keys() <= values.keys()
-    values |= changes
-    values["native"] = values["native"] and dataclasses.asdict(values["native"])
-    values["images"] = {
-        name: dataclasses.asdict(one) for name, one in values["images"].items()
-    }
-    return Site.from_dict(values)
+    return values | changes
 
 
 def make_software(**changes: Any) -> Software:
@@ -136,10 +131,11 @@ def make_software(**changes: Any) -> Software:
         "backends": backends_of(mpi=MPI_MISSING, nccl=NCCL_MISSING),
         "packages": dict(_PACKAGES),
         "programs": dict.fromkeys(PROGRAMS),
+        "no_cuda": None,
         "horovod_no_cuda": None,
     }
     assert changes.keys() <= values.keys()
-    return Software(**{**values, **changes})
+    return {**values, **changes}
 
 
 def backends_of(**missing: str | None) -> dict[str, dict[str, str | None]]:
@@ -228,7 +224,7 @@ def read_experiment(folder: Path, text: str, *, cuda: bool = False) -> Experimen
 def read_plan_of(folder: Path, text: str, site: Site | None = None) -> Plan:
     """The plan of an experiment with this text, by default on two cores."""
     site = site or make_site()
-    experiment = read_experiment(folder, text, cuda=site.device == "cuda")
+    experiment = read_experiment(folder, text, cuda=site["device"] == "cuda")
     return make_plan(
         experiment,
         site,

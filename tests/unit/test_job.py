@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,9 +50,7 @@ def resources_of(
     """The resources for the only cell of an experiment."""
     text = f"name: x\nstrategy: {strategy}\ntopology: {topology}\n{more}"
     (planned,) = read_plan_of(folder, text, site).feasible
-    return job_resources(
-        [(planned.cell, planned.shape)], site.to_dict(), seconds=seconds
-    )
+    return job_resources([(planned.cell, planned.shape)], site, seconds=seconds)
 
 
 class Asked(dict[str, Any]):
@@ -96,7 +93,7 @@ def test_sbatch_line(tmp_path, cell, asks):
 def test_the_check_looks_where_cells_run(tmp_path):
     text = "name: x\nstrategy: ddp\npartition: big"
     cells = read_plan_of(tmp_path, text, CPU_SITE).feasible
-    site = CPU_SITE.to_dict()
+    site = {**CPU_SITE}
     assert check_resources(site, cells)["slurm_partition"] == "big"
     assert check_resources(site, [])["slurm_partition"] == "cpu"
 
@@ -141,7 +138,7 @@ def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
     tmp_path, topology, exclusive, cores
 ):
     """Sites limit the cores of a GPU. A host of 32 cores has four GPUs."""
-    site = Site.from_dict({**GPU_SITE.to_dict(), "exclusive": exclusive})
+    site = {**GPU_SITE, "exclusive": exclusive}
     asked = resources_of(tmp_path, site, topology)
     assert asked["cpus_per_task"] == cores
     assert ("--exclusive" in sbatch_line(asked)) == exclusive
@@ -155,7 +152,7 @@ def array_of(tmp_path: Path, site: Site, topology: str):
 
 
 def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
-    request = array_of(tmp_path, dataclasses.replace(GPU_SITE, nodes=3), "3x2")
+    request = array_of(tmp_path, {**GPU_SITE, "nodes": 3}, "3x2")
     assert (request.tasks, request.start_within) == (3, 60)
     assert " ".join(request.options) == (
         "--cpus-per-task=32 --time=14 --mem=240000 --partition=gpu --account=physics"
@@ -178,7 +175,7 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
     ],
 )
 def test_options_of_the_site_are_in_every_job(tmp_path, facts, asks):
-    site = Site.from_dict({**GPU_SITE.to_dict(), **facts})
+    site = {**GPU_SITE, **facts}
     assert sbatch_line(resources_of(tmp_path, site, "1x2")).endswith(
         f" --ntasks-per-node=2{asks}"
     )

@@ -57,7 +57,7 @@ image: [ours, ngc]
 
 def test_named_images_are_swept_and_alternatives(tmp_path):
     site = site_with_images()
-    site.images["mpi"] = site.images["mpi-cpu"]
+    site["images"]["mpi"] = site["images"]["mpi-cpu"]
     plan = read_plan_of(tmp_path, NAMED, site)
     gloo = "ddp.gloo.1x1.convnet.digits.image="
     mpi = "ddp.mpi.1x1.convnet.digits.image="
@@ -86,7 +86,7 @@ def test_a_named_image_that_is_none(tmp_path, entry):
 
 def test_a_gpu_needs_an_image_with_cuda():
     site = site_with_images(device="cuda", cuda_devices=1)
-    site.images["ngc"] = site.images["gloo-cpu"]
+    site["images"]["ngc"] = site["images"]["gloo-cpu"]
     catalog = load_catalog().with_images({"ngc": {"file": "ngc.sif"}})
     cell = make_cell(image="ngc", device="cuda")
     assert find_obstacle(make_candidate(cell, site, catalog)) == (

@@ -46,7 +46,7 @@ def test_plan_holds_what_jobs_need(plan):
     value = json.loads(plan.to_json())
     needed = {"name", "launches", "time_limit", "sha256", "backend_logs"}
     assert value["experiment"].keys() >= needed
-    assert value["site"] == make_site().to_dict()
+    assert value["site"] == make_site()
     assert value["code"] == {"rank": "c0de"}
     for cell in value["cells"]:
         assert cell["hash"] == plan.cells[cell["id"]].cell.hash()

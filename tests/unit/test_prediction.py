@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from factories import make_shape, make_site, read_plan_of
+from factories import make_shape, read_plan_of
 from rankbench.cell import Shape, Topology
 from rankbench.decoder import split_evenly
 from rankbench.matrix.catalog import load_catalog
@@ -455,7 +455,7 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path):
     # The site that a plan tells of is enough to plan others.
     again = read_plan(path)
     cells = {name: one.cell for name, one in again.cells.items()}
-    site = type(make_site()).from_dict(again.site)
+    site = again.site
     planned = plan_predicted(cells, ["1x8"], site, load_catalog())
     assert planned[0] == plan.predicted[0]
     with pytest.raises(ValueError, match=r"predict.*'8'"):

@@ -40,7 +40,8 @@ def site_of(folder: Path, text: str, **probe: Any) -> Site:
 )
 def test_devices(tmp_path, text, probe, device, cuda_devices, cores):
     site = site_of(tmp_path, text, **probe)
-    assert (site.device, site.cuda_devices, site.cores) == (device, cuda_devices, cores)
+    found = [site[key] for key in ("device", "cuda_devices", "cores")]
+    assert found == [device, cuda_devices, cores]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +59,8 @@ def test_devices(tmp_path, text, probe, device, cuda_devices, cores):
 )
 def test_facts_of_the_file(tmp_path, text, facts):
     site = site_of(tmp_path, text)
-    assert site.to_dict().items() >= facts.items()
-    assert Site.from_dict(site.to_dict()) == site
-    assert site.software_in(None).torch == "2.9.0"
+    assert site.items() >= facts.items()
+    assert site["native"]["torch"] == "2.9.0"
 
 
 CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
@@ -69,10 +69,10 @@ CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
 def test_hosts_of_a_cluster_are_as_said_whatever_this_machine_has(tmp_path):
     gpus = f"{CLUSTER}device: cuda\ndevices_per_node: 4"
     site = site_of(tmp_path, gpus, backends=["gloo", "nccl"])
-    assert (site.device, site.cuda_devices, site.cores) == ("cuda", 4, 64)
-    assert site.software_in(None).backends["process_group"]["nccl"] is None
+    assert (site["device"], site["cuda_devices"], site["cores"]) == ("cuda", 4, 64)
+    assert site["native"]["backends"]["process_group"]["nccl"] is None
     site = site_of(tmp_path, f"{CLUSTER}device: cpu", **GPUS)
-    assert (site.device, site.cuda_devices, site.cores) == ("cpu", 0, 64)
+    assert (site["device"], site["cuda_devices"], site["cores"]) == ("cpu", 0, 64)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_hosts_of_a_cluster_must_be_described(tmp_path, text, missing):
     ],
 )
 def test_backends(tmp_path, backend, probe, reason):
-    software = site_of(tmp_path, "nodes: 1", **probe).software_in(None)
-    found = software.backends["process_group"][backend]
+    site = site_of(tmp_path, "nodes: 1", **probe)
+    found = site["native"]["backends"]["process_group"][backend]
     if reason is None:
         assert found is None
     else:
@@ -126,7 +126,7 @@ def test_profiles_of_the_project_are_good():
     assert found
     for path in found:
         facts = read_site(path)
-        assert make_site(facts, make_probe(**GPUS), source=path).nodes >= 1
+        assert make_site(facts, make_probe(**GPUS), source=path)["nodes"] >= 1
 
 
 def test_other_options_of_sbatch_are_passed_on(tmp_path):

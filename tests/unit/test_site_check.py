@@ -18,9 +18,7 @@ from rankbench.schema import load_yaml
 
 pytestmark = pytest.mark.unit
 
-SITE = make_gpu_site(
-    nodes=2, scheduler="slurm", software="container", interface="ib0"
-).to_dict()
+SITE = make_gpu_site(nodes=2, scheduler="slurm", software="container", interface="ib0")
 
 
 def host(name: str, other: str) -> dict[str, Any]:
@@ -155,7 +153,7 @@ def test_what_hosts_have_is_told():
 
 def test_this_machine_is_looked_at(tmp_path, capsys):
     site = {
-        **make_gpu_site(gpus=0, device="cpu", cores=1).to_dict(),
+        **make_gpu_site(gpus=0, device="cpu", cores=1),
         "scratch": str(tmp_path),
     }
     plan = tmp_path / "plan.json"

@@ -104,8 +104,8 @@ def test_bad_hosts(tmp_path, text, said):
 
 def test_an_experiment_chooses_hosts():
     site = use_hosts(ssh_site(), ["b"])
-    assert ([host["name"] for host in site.hosts], site.nodes) == (["b"], 1)
-    assert use_hosts(ssh_site(), None).nodes == 2
+    assert ([host["name"] for host in site["hosts"]], site["nodes"]) == (["b"], 1)
+    assert use_hosts(ssh_site(), None)["nodes"] == 2
     with pytest.raises(ValueError, match=r"hosts: c: no such host.*lists a, b"):
         use_hosts(ssh_site(), ["c"])
     with pytest.raises(ValueError, match="this site lists no hosts"):

@@ -113,8 +113,8 @@ def guess_keys(
     """
     sources = [path for path in own.files.values() if path.suffix == ".py"]
     text = "\n".join(path.read_text(errors="replace") for path in sources)
-    is_gpu = site.device == "cuda"
-    devices = site.cuda_devices if is_gpu else site.cores
+    is_gpu = site["device"] == "cuda"
+    devices = site["cuda_devices"] if is_gpu else site["cores"]
     usual = "nccl" if is_gpu else "gloo"
     values = [word.rpartition("=")[2] for word in words]
     given = [one for one in _BACKENDS if one in values]

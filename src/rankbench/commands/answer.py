@@ -77,7 +77,6 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     """Print what topologies would give, and what that rests on."""
     from rankbench.matrix.catalog import load_catalog
     from rankbench.matrix.plan import plan_predicted
-    from rankbench.matrix.site import Site
     from rankbench.plan import read_plan
     from rankbench.results.advice.answer import describe as describe_cell
     from rankbench.results.advice.choice import to_json
@@ -93,7 +92,7 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     targets = targets or plan_predicted(
         {name: planned.cell for name, planned in plan.cells.items()},
         arguments.at,
-        Site.from_dict(plan.site),
+        plan.site,
         load_catalog().for_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
     )
     if not targets:

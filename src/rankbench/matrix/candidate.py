@@ -51,15 +51,16 @@ class Candidate:
     @property
     def software(self) -> Software:
         """The software that ranks find; defined only if `no_place` is None."""
-        return self.site.software_in(self.image)
+        images: Mapping[str, Software] = self.site["images"]
+        return images[self.image] if self.image else self.site["native"]
 
     @property
     def demand(self) -> tuple[str, int, int]:
         """GPUs or cores: (their name, needed per host, present per host)."""
         devices = self.cell.size.devices_per_node
         if self.cell.device == "cuda":
-            return "GPUs", devices, self.site.cuda_devices
-        return "cores", devices * self.cell.cores_per_device, self.site.cores
+            return "GPUs", devices, self.site["cuda_devices"]
+        return "cores", devices * self.cell.cores_per_device, self.site["cores"]
 
     @property
     def is_oversubscribed(self) -> bool:
@@ -77,9 +78,9 @@ def make_candidate(
     """Collect the facts about a cell, and choose its image."""
     facts = catalog.strategies[cell.strategy]
     image, reason = None, None
-    if site.software == CONTAINER:
+    if site["software"] == CONTAINER:
         image, reason = find_image(cell, catalog.images)
-        if image is not None and image not in site.images:
+        if image is not None and image not in site["images"]:
             reason = f"{image} was not probed yet: `rankbench images` does so"
             image = None
     elif cell.image != AUTO:

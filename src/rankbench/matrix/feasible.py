@@ -49,7 +49,7 @@ def marks_of(candidate: Candidate) -> list[str]:
         marks.append("built-whole")
     if candidate.is_oversubscribed:
         marks.append(OVERSUBSCRIBED)
-    if "LD_PRELOAD" in {**candidate.site.others["env"], **cell.env}:
+    if "LD_PRELOAD" in {**candidate.site["env"], **cell.env}:
         marks.append("preload")
     return marks
 
@@ -59,7 +59,7 @@ def _software(c: Candidate) -> Iterator[str | None]:
     yield c.no_place
     of_precision = ["torchao"] if c.cell.precision.startswith("fp8") else []
     for package in (*c.needs["packages"], *c.model["packages"], *of_precision):
-        yield c.software.packages[package]
+        yield c.software["packages"][package]
     # An image may have other packages than this machine.
     facts = {c.cell.model: c.model, c.cell.data: c.data, c.cell.strategy: c.needs}
     for name, known in facts.items() if c.image is None else ():
@@ -72,11 +72,11 @@ def _backend(c: Candidate) -> Iterator[str | None]:
     runtime = c.needs["runtime"]
     # Rankbench does not know whether a script joins by torch or by Horovod.
     runtimes = ("process_group", "horovod") if runtime == SCRIPT else (runtime,)
-    reasons = [c.software.backends[name][backend] for name in runtimes]
+    reasons = [c.software["backends"][name][backend] for name in runtimes]
     if all(reasons):
         yield reasons[0]
-    if runtime == "horovod" and c.cell.device == "cuda" and c.software.horovod_no_cuda:
-        yield c.software.horovod_no_cuda
+    if runtime == "horovod" and c.cell.device == "cuda":
+        yield c.software["horovod_no_cuda"]
     if backend == "nccl" and c.cell.device != "cuda":
         yield "nccl carries CUDA tensors only; the cell runs on cpu"
     if backend == "nccl" and c.is_oversubscribed:
@@ -86,7 +86,7 @@ def _backend(c: Candidate) -> Iterator[str | None]:
 def _launcher(c: Candidate) -> Iterator[str | None]:
     name, needs = c.cell.launcher, c.catalog.launchers[c.cell.launcher]
     strategy, own = c.cell.strategy, c.needs["launchers"]
-    if (wanted := needs["scheduler"]) and c.site.scheduler != wanted:
+    if (wanted := needs["scheduler"]) and c.site["scheduler"] != wanted:
         yield f"{name} is a part of {wanted}; this site has none (scheduler: {wanted})"
     if own and name not in own:
         yield f"{strategy} is started by {' or '.join(own)}, not by {name}"
@@ -97,26 +97,26 @@ def _launcher(c: Candidate) -> Iterator[str | None]:
     method = c.cell.init_method
     if "env" not in needs["init_methods"] and method == "env":
         yield f"{name} does not know its hosts beforehand: init_method: file"
-    apart = SCHEDULERS[c.site.scheduler].lists_hosts and not c.site.shared
+    apart = SCHEDULERS[c.site["scheduler"]].lists_hosts and not c.site["shared"]
     if method == "file" and apart and c.cell.size.nodes > 1:
         yield "init_method file needs hosts that share files (shared: true)"
     if method not in needs["init_methods"]:
         yield f"init_method {method} needs the manual launcher; {name} has its own"
     if needs["program"]:
-        yield c.software.programs[needs["program"]]
+        yield c.software["programs"][needs["program"]]
 
 
 def _hosts(c: Candidate) -> Iterator[str | None]:
     topology, size = c.cell.topology, c.cell.size
-    if size.nodes > c.site.nodes:
-        yield f"{topology} needs {size.nodes} hosts; this site has {c.site.nodes}"
-    scheduler = SCHEDULERS[c.site.scheduler]
+    if size.nodes > c.site["nodes"]:
+        yield f"{topology} needs {size.nodes} hosts; this site has {c.site['nodes']}"
+    scheduler = SCHEDULERS[c.site["scheduler"]]
     if size.nodes > 1 and not scheduler.has_hosts:
         yield (
             f"{topology} needs several hosts, and this site is one machine "
             "(scheduler: slurm or ssh in the site file)"
         )
-    devices, hosts = size.devices_per_node, c.site.hosts[: size.nodes]
+    devices, hosts = size.devices_per_node, c.site["hosts"][: size.nodes]
     small = [host for host in hosts if host["devices"] < devices]
     if scheduler.lists_hosts and not c.cell.oversubscribe and small:
         listed = ", ".join(f"{host['name']} has {host['devices']}" for host in small)
@@ -131,11 +131,11 @@ FLOAT8_CAPABILITY = 8.9
 
 
 def _devices(c: Candidate) -> Iterator[str | None]:
-    if c.cell.device == "cuda" and not c.site.cuda_devices:
+    if c.cell.device == "cuda" and not c.site["cuda_devices"]:
         yield "the cell asks for CUDA devices; this machine has none"
-    if c.cell.device == "cuda" and c.image and c.software.no_cuda:
-        yield c.software.no_cuda
-    has = c.site.compute_capability
+    if c.cell.device == "cuda" and c.image:
+        yield c.software["no_cuda"]
+    has = c.site["compute_capability"]
     low = c.cell.precision.startswith("fp8")
     if low and has is not None and has < FLOAT8_CAPABILITY:
         yield (
@@ -148,15 +148,15 @@ def _devices(c: Candidate) -> Iterator[str | None]:
             f"{c.cell.topology} needs {needed} {what} on each host; this site has "
             f"{present} (oversubscribe: true shares them, and marks the row)"
         )
-    if c.cell.device == "cuda" and c.shape.devices_per_rank > c.site.cuda_devices:
+    if c.cell.device == "cuda" and c.shape.devices_per_rank > c.site["cuda_devices"]:
         yield (
             f"one process of {c.cell.strategy} drives {c.shape.devices_per_rank} GPUs; "
-            f"this site has {c.site.cuda_devices} on a host"
+            f"this site has {c.site['cuda_devices']} on a host"
         )
 
 
 def _last(c: Candidate) -> Iterator[str | None]:
-    if c.needs["runtime"] == "rpc" and not c.site.others["exclusive"]:
+    if c.needs["runtime"] == "rpc" and not c.site["exclusive"]:
         yield (
             "torch.distributed.rpc runs what anybody sends who reaches its port, such "
             "as another user of the host: exclusive: true in site.yaml says that there "
@@ -164,7 +164,7 @@ def _last(c: Candidate) -> Iterator[str | None]:
         )
     yield why_too_large(c)
     if c.cell.compile:
-        yield c.software.programs["c++"]
+        yield c.software["programs"]["c++"]
 
 
 GIB = 2**30
@@ -225,7 +225,7 @@ def describe_peaks(found: Mapping[str, Any]) -> str:
 
 def why_too_large(c: Candidate) -> str | None:
     """Why the model does not fit on the devices of this site, if that was estimated."""
-    has, found = c.site.device_memory_gib, c.estimate
+    has, found = c.site["device_memory_gib"], c.estimate
     if has is None or found is None or "unknown" in found or found.get("measured"):
         return None
     judged = judge_memory(found, c.cell, c.shape, has)

@@ -35,9 +35,9 @@ def _place_of_strategy(c: Candidate) -> Iterator[str]:
     if c.cell.device not in needs["device"]:
         kinds = " or ".join(needs["device"]).upper()
         count = f"{needs['min_devices']} " if needs["min_devices"] > 1 else ""
-        has = (
-            f"this machine has {c.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
-        )
+        has = "not cuda"
+        if kinds == "CUDA":
+            has = f"this machine has {c.site['cuda_devices']}"
         yield f"{name} needs {count}{kinds} devices; {has}"
     if needs["max_nodes"] and size.nodes > needs["max_nodes"]:
         yield f"{name} runs on {needs['max_nodes']} host, {topology} has more"
@@ -237,10 +237,10 @@ def _schedule(c: Candidate) -> Iterator[str]:
     if needs is None:
         return
     since = needs.get("torch", {}).get(c.cell.backend)
-    if since and not c.no_place and _version(c.software.torch) < _version(since):
+    if since and not c.no_place and _version(c.software["torch"]) < _version(since):
         yield (
             f"schedule {name} needs torch {since} over {c.cell.backend}; this is "
-            f"{c.software.torch}"
+            f"{c.software['torch']}"
         )
     count = c.cell.options["microbatches"]
     ranks = c.cell.options.get("pipe", c.shape.replica_ranks)
@@ -267,8 +267,8 @@ def _version(text: str) -> tuple[int, ...]:
 def _arithmetic(c: Candidate) -> Iterator[str]:
     """The version of torch, the precision, and what else is done with gradients."""
     name, since = c.cell.strategy, c.needs["torch"].get(c.cell.device)
-    if since and not c.no_place and _version(c.software.torch) < _version(since):
-        here = c.software.torch
+    if since and not c.no_place and _version(c.software["torch"]) < _version(since):
+        here = c.software["torch"]
         yield f"{name} needs torch {since} on {c.cell.device}; this is {here}"
     if c.cell.precision == "tf32" and c.cell.device != "cuda":
         yield "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"

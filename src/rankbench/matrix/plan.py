@@ -81,7 +81,7 @@ def make_plan(
     taken = {name: facts for name, facts in (images or {}).items() if name in used}
     return Plan(
         experiment=header,
-        site=site.to_dict(),
+        site={**site},
         code={"rank": code(None)},
         images=taken,
         cells=planned,
@@ -104,18 +104,18 @@ def _check_sharing(
         ValueError: they do not; the message names the key and what to do.
     """
     allocation = values["allocation"]
-    has_queue = SCHEDULERS[site.scheduler].has_queue
+    has_queue = SCHEDULERS[site["scheduler"]].has_queue
     queues = {tuple(cell.queue.items()) for cell in cells}
     for name, value in sorted(itertools.chain(*queues)):
         if not has_queue:
             raise ValueError(
                 f"{name}: {value}: this site has no Slurm (scheduler: "
-                f"{site.scheduler}): remove the key"
+                f"{site['scheduler']}): remove the key"
             )
     if not has_queue and allocation != CELL:
         raise ValueError(
             f"allocation: {allocation} needs a cluster, and this site has no Slurm "
-            f"(scheduler: {site.scheduler}): remove the key; launches of all cells "
+            f"(scheduler: {site['scheduler']}): remove the key; launches of all cells "
             "take turns anyway"
         )
     if values["budget"] is not None and len(queues) > 1:

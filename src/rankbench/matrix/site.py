@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,74 +55,8 @@ OWN_VARIABLES = {
 }
 
 
-@dataclass(frozen=True)
-class Site:
-    """A machine, as far as planning needs to know it.
-
-    Attributes:
-        nodes: number of hosts that a cell may use.
-        device: meaning of ``device: auto`` in a cell: ``cpu`` or ``cuda``.
-        cuda_devices: number of GPUs of each host.
-        cores: number of physical cores of each host that processes may use.
-        scheduler: ``slurm``, ``ssh``, or ``none`` if cells run on this machine.
-        hosts: for ``ssh``, name, devices and interpreter of each host.
-        shared: for ``ssh``, whether hosts see this machine's files.
-        software: ``native``, or ``container``: each cell in the image of its backend.
-        native: software of the machine itself; None if ranks run in images.
-        images: name of an image -> its software; empty if native.
-        results_dir: folder of the results.
-        device_memory_gib: memory of a GPU, or without GPUs of a host; None: not known.
-        compute_capability: the least one of the GPUs; None: not known.
-        others: all other keys of the site file, which planning only passes on.
-    """
-
-    nodes: int
-    device: str
-    cuda_devices: int
-    cores: int
-    scheduler: str
-    hosts: list[dict[str, Any]]
-    shared: bool
-    software: str
-    native: Software | None
-    images: dict[str, Software]
-    results_dir: str
-    device_memory_gib: float | None
-    compute_capability: float | None
-    others: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All facts, as the plan keeps them."""
-        facts = dataclasses.asdict(self)
-        others: dict[str, Any] = facts.pop("others")
-        return others | facts
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Site:
-        """Make a site from the result of `to_dict`.
-
-        Raises:
-            ValueError: a fact is missing.
-        """
-        names = {field.name for field in dataclasses.fields(cls)} - {"others"}
-        others = {name: value for name, value in facts.items() if name not in names}
-        try:
-            native, images = facts["native"], facts["images"].items()
-            software = {
-                "native": native and Software(**native),
-                "images": {name: Software(**inside) for name, inside in images},
-            }
-            known = {name: facts[name] for name in names}
-            return cls(**{**known, **software}, others=others)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a site of this version: {error!r}") from error
-
-    def software_in(self, image: str | None) -> Software:
-        """The software in an image; with None, on the machine itself."""
-        if image is not None:
-            return self.images[image]
-        assert self.native is not None
-        return self.native
+# A machine, as the plan keeps it: the keys of its file, and what `make_site` adds.
+Site = Mapping[str, Any]
 
 
 def read_site(path: Path) -> dict[str, Any]:
@@ -258,6 +190,13 @@ def make_site(
         source: the site file, for errors.
         native: whether ranks run without an image.
 
+    Returns:
+        The keys of the file, where `auto` has become what is meant, and cuda_devices
+        (GPUs of each host), native (software of the machine itself; None if ranks run
+        in images) and images (name -> its software; empty if native).
+        device_memory_gib is that of a GPU, or without GPUs of a host; it and
+        compute_capability, the least one, are None if they are not known.
+
     Raises:
         ValueError: the file contradicts the machine, or omits facts about the hosts of
             a cluster.
@@ -281,7 +220,6 @@ def make_site(
             gpus = facts["devices_per_node"] if device == "cuda" else 0
         if device == "cuda" and not gpus:
             raise ValueError(f"device: cuda, but {no_cuda}")
-    software = describe_software(probe, gpus) if native else None
     cores = probe["cores"] if cores == "auto" else cores
     if device == "auto":
         device = "cuda" if gpus else "cpu"
@@ -297,18 +235,16 @@ def make_site(
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     if elsewhere:
         capability = memory = None
-    return Site.from_dict(
-        {
-            **{key: facts[key] for key in facts if key != "devices_per_node"},
-            "device": device,
-            "cores": cores,
-            "cuda_devices": gpus,
-            "native": software and dataclasses.asdict(software),
-            "images": {},
-            "device_memory_gib": facts["device_memory_gib"] or memory,
-            "compute_capability": facts["compute_capability"] or capability,
-        }
-    )
+    return {
+        **{key: facts[key] for key in facts if key != "devices_per_node"},
+        "device": device,
+        "cores": cores,
+        "cuda_devices": gpus,
+        "native": describe_software(probe, gpus) if native else None,
+        "images": {},
+        "device_memory_gib": facts["device_memory_gib"] or memory,
+        "compute_capability": facts["compute_capability"] or capability,
+    }
 
 
 def read_hostfile(path: Path) -> list[Host]:
@@ -394,10 +330,10 @@ def use_hosts(site: Site, wanted: Sequence[str] | None) -> Site:
     """
     if wanted is None:
         return site
-    known = {host["name"]: host for host in site.hosts}
+    known = {host["name"]: host for host in site["hosts"]}
     if not known:
         raise ValueError(
-            f"hosts: this site lists no hosts (scheduler: {site.scheduler}): "
+            f"hosts: this site lists no hosts (scheduler: {site['scheduler']}): "
             "remove the key"
         )
     for name in wanted:
@@ -407,7 +343,7 @@ def use_hosts(site: Site, wanted: Sequence[str] | None) -> Site:
                 f"(site.yaml lists {', '.join(known)})"
             )
     hosts = [known[name] for name in wanted]
-    return replace(site, hosts=hosts, nodes=len(hosts))
+    return {**site, "hosts": hosts, "nodes": len(hosts)}
 
 
 # --- the software that ranks find ---------------------------------------------------
@@ -418,26 +354,9 @@ BACKENDS = ("gloo", "mpi", "nccl", "ccl")
 Obstacles = dict[str, str | None]
 
 
-@dataclass(frozen=True)
-class Software:
-    """The software that ranks can use, on the machine itself or in an image.
-
-    Attributes:
-        torch: version of the torch that ranks import.
-        backends: runtime -> obstacles for each backend.
-        packages: obstacles for each package.
-        programs: obstacles for each program.
-        no_cuda: the reason why its torch cannot use a GPU, or None.
-        horovod_no_cuda: the reason why its Horovod cannot, or None.
-    """
-
-    torch: str
-    backends: dict[str, Obstacles]
-    packages: Obstacles
-    programs: Obstacles
-    no_cuda: str | None = None
-    horovod_no_cuda: str | None = None
-
+# The software that ranks can use, on the machine itself or in an image: see
+# `describe_software`.
+Software = Mapping[str, Any]
 
 _EXTRAS = "`make extras` builds it"
 
@@ -474,6 +393,12 @@ def describe_software(
             there, or as promised in `images.yaml` if the image is not built yet.
         gpus: number of GPUs of each host.
         image: name of the image; None for the machine.
+
+    Returns:
+        torch: version of the torch that ranks import; backends: runtime -> obstacles
+        for each backend; packages, programs: obstacles for each; no_cuda,
+        horovod_no_cuda: the reason why its torch, or its Horovod, cannot use a GPU, or
+        None.
     """
     where = f"the image {image}"
     torch, horovod = f"the torch of {where}", f"the Horovod of {where}"
@@ -504,21 +429,21 @@ def describe_software(
         return f"{where} has no {name}"
 
     no_rpc = f"{torch} is built without torch.distributed.rpc"
-    return Software(
-        torch=facts["torch"],
-        backends={
+    return {
+        "torch": facts["torch"],
+        "backends": {
             "process_group": {"none": None, **{b: why_no_backend(b) for b in BACKENDS}},
             "horovod": {b: why_not_in_horovod(b) for b in BACKENDS},
             "rpc": {"tensorpipe": None if facts["rpc"] else no_rpc},
         },
-        packages={name: why_not_installed("packages", name) for name in PACKAGES},
-        programs={name: why_not_installed("programs", name) for name in PROGRAMS},
-        no_cuda=None if facts["cuda"] else f"{torch} is built without CUDA",
+        "packages": {name: why_not_installed("packages", name) for name in PACKAGES},
+        "programs": {name: why_not_installed("programs", name) for name in PROGRAMS},
+        "no_cuda": None if facts["cuda"] else f"{torch} is built without CUDA",
         # An image that is not built yet promises it by NCCL.
-        horovod_no_cuda=None
+        "horovod_no_cuda": None
         if facts.get("horovod_cuda", "nccl" in facts["horovod"])
         else f"{horovod} is built without CUDA, and takes tensors on CPUs only",
-    )
+    }
 
 
 def why_no_cuda(facts: Mapping[str, Any], torch: str) -> str:

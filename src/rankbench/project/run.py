@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -220,23 +220,23 @@ def open_run(
         raise ValueError(f"--config plots: expected true or false, not {plots!r}")
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
     site, named = survey_site(profile / "site.yaml", write=write)
-    catalog = load_catalog().for_cuda(site.others["cuda_flavour"]).with_images(named)
+    catalog = load_catalog().for_cuda(site["cuda_flavour"]).with_images(named)
     override = config.get("override")
     experiment = load_experiment(
         source,
         catalog,
-        cuda=site.device == "cuda",
-        preferred=SCHEDULERS[site.scheduler].launcher,
+        cuda=site["device"] == "cuda",
+        preferred=SCHEDULERS[site["scheduler"]].launcher,
         override=None if override is None else str(override),
-        list_hosts=lambda: hosts_of(site.to_dict()).list_hosts(site.to_dict()),
+        list_hosts=lambda: hosts_of(site).list_hosts(site),
     )
     _check_partitions(site, experiment)
     images = {}
-    if site.software == CONTAINER:
+    if site["software"] == CONTAINER:
         named |= experiment.values["images"]
         images = find_images(site, named, catalog, experiment, probe=probe)
-        site = replace(site, images=_software_in(images, site))
-    layout = Layout(Path(site.results_dir) / experiment.name)
+        site = {**site, "images": _software_in(images, site)}
+    layout = Layout(Path(site["results_dir"]) / experiment.name)
     plan = make_plan(
         experiment,
         site,
@@ -278,9 +278,9 @@ def _check_partitions(site: Site, experiment: Experiment) -> None:
         ValueError: it does not have one. Nothing is known if Slurm does not answer.
     """
     named = {cell.partition for cell in experiment.cells.values()} - {None}
-    if not named or not SCHEDULERS[site.scheduler].has_queue:
+    if not named or not SCHEDULERS[site["scheduler"]].has_queue:
         return
-    limits = hosts_of(site.to_dict()).limits()
+    limits = hosts_of(site).limits()
     known = sorted(map(str, limits.keys() - {None}))
     for name in sorted(map(str, named)):
         if known and name not in known:
@@ -407,7 +407,7 @@ def find_images(
     Raises:
         ValueError: an image cannot be pulled, or is none that ranks can run in.
     """
-    folder = Path(site.others["image_dir"])
+    folder = Path(site["image_dir"])
     entries = {name: entry for name, entry in named.items() if entry != AUTO}
     images = load_images(CONTAINERS, folder, entries)
     known = catalog.with_images(experiment.values["images"]).images
@@ -423,11 +423,11 @@ def find_images(
 
 def _software_in(images: Mapping[str, Image], site: Site) -> dict[str, Software]:
     """Return what is known to be in each image, and whether GPUs here can run it."""
-    here, found = _gpus_of_ranks(site.to_dict()), {}
+    here, found = _gpus_of_ranks(site), {}
     for name, image in images.items():
         if facts := image.facts():
-            software = describe_software(facts, site.cuda_devices, name)
-            if misfit := next(find_misfits(software.torch, name, *here), None):
-                software = replace(software, no_cuda=f"this machine {misfit}")
+            software = describe_software(facts, site["cuda_devices"], name)
+            if misfit := next(find_misfits(software["torch"], name, *here), None):
+                software = {**software, "no_cuda": f"this machine {misfit}"}
             found[name] = software
     return found
