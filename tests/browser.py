@@ -7,14 +7,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pretend_host import wait_until
 from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import (
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver.chrome.remote_connection import ChromeRemoteConnection
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -86,10 +89,13 @@ class Browser:
         raise AssertionError(f"not reached by {most} times Tab")
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, f"not within 20 s: {what}"
-            time.sleep(0.05)
+        def is_met() -> object:
+            try:
+                return condition()
+            except StaleElementReferenceException:
+                return False  # The page is being drawn anew.
+
+        wait_until(is_met, what)
 
     def complaints(self) -> list[str]:
         """Warnings and errors of the console since the page was opened."""
@@ -163,10 +169,6 @@ def start_browser(
 
 
 def _find_address(log: Path) -> str:
-    deadline = time.monotonic() + 30
-    while True:
-        for line in log.read_text().splitlines():
-            if "started successfully on port" in line:
-                return f"http://localhost:{line.rsplit(' ', 1)[1].rstrip('.')}"
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
+    said = "started successfully on port "
+    wait_until(lambda: f"{said}" in log.read_text(), f"{log}: {said}")
+    return f"http://localhost:{log.read_text().partition(said)[2].partition('.')[0]}"

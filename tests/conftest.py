@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from pretend_host import wait_until
 
 from rankbench.cli import main
 from rankbench.launch.hosts.base import take_lock
@@ -205,8 +205,11 @@ class Project:
             check=False,
         )
 
-    def processes(self) -> list[psutil.Process]:
-        """Living processes that run this copy, whoever their parent is now."""
+    def processes(self, word: str | None = None) -> list[psutil.Process]:
+        """Living processes that run this copy, whoever their parent is now.
+
+        word: one of their command; None: any.
+        """
         found = []
         for process in psutil.process_iter():
             try:
@@ -214,26 +217,16 @@ class Project:
                     process.pid != os.getpid()
                     and process.status() != psutil.STATUS_ZOMBIE
                     and process.cwd() == str(self.root)
+                    and word in (None, *process.cmdline())
                 ):
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         return found
 
-    def wait_for(
-        self, condition: Callable[[], object], seconds: float = 240, what: str = ""
-    ) -> None:
-        """Wait, by default long enough for a launch of another test to end before."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-            time.sleep(0.05)
-
-    def wait_until_gone(self, seconds: float = 40) -> None:
+    def wait_until_gone(self) -> None:
         """No process of this copy is left."""
-        self.wait_for(
-            lambda: not self.processes(), seconds, f"{self.processes()} ended"
-        )
+        wait_until(lambda: not self.processes(), f"{self.processes()} ended")
 
     def kill_everything(self) -> None:
         for process in self.processes():
@@ -284,8 +277,8 @@ def copy_project(destination: Path) -> Project:
             # The package's assets are links to the folders beside it.
             symlinks=True,
             # Compiled files are copied, because thousands of processes need not compile
-            # again.
-            ignore=shutil.ignore_patterns("*.egg-info"),
+            # again; not those that another process writes at the moment.
+            ignore=shutil.ignore_patterns("*.egg-info", "*.pyc.*"),
         )
     # Tests disturb one another, so whether a launch were repeated would be chance.
     edit(

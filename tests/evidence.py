@@ -1,4 +1,4 @@
-"""No reason without evidence: what holds for the record of every launch that failed."""
+"""What a launch leaves: where its ranks are, and a record whose reason has evidence."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rankbench.launch.process.reports import are_all_in, read_progress
+
 _LINE = re.compile(r"\w[\w.-]*\.py:\d+ in ")
 _LEAST, _MOST = 4, 100  # characters of a line that must be quoted
+
+
+def trains(launch: Path, ranks: int = 2) -> bool:
+    """Whether all ranks of a launch have entered its steps, and it has not ended."""
+    try:
+        return are_all_in("training", read_progress(launch / "work/progress", ranks))
+    except FileNotFoundError:
+        return False  # Its folder goes with its end.
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -366,7 +367,8 @@ def pin(cores: list[list[int]]) -> None:
     """Bind this process and its existing threads to these cores."""
     cpus = {cpu for core in cores for cpu in core}
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cpus)
+        with suppress(ProcessLookupError):  # It has ended meanwhile.
+            os.sched_setaffinity(int(thread), cpus)
 
 
 def read_stat(pid: int | str | None) -> list[str]:

@@ -16,6 +16,10 @@ from rankbench.record import OVERSUBSCRIBED, Below, encode, read_json, write_jso
 
 LOOPBACK = "127.0.0.1"
 
+# Ranks of a launch meet at a port of this range, below the one from which the kernel
+# chooses (32768 and above).
+FIRST_PORT, LAST_PORT = 20000, 31999
+
 # The folder that contains the package.
 SOURCE = Path(__file__).resolve().parents[1]
 
@@ -33,6 +37,19 @@ SEEN = "rankbench has seen"
 # The entry of a rank in the file of its host below `LaunchSpec.progress`: stage; step;
 # the heartbeat that asked for it, or 0; seconds since the rank last moved.
 PROGRESS_ENTRY = struct.Struct("<iiqd")
+
+
+def choose_port(owner: int, serial: int) -> int:
+    """Return the port at which the ranks of a launch meet.
+
+    Owners that share a host, and successive launches, use different ports, because an
+    earlier launch may still hold its port.
+
+    Args:
+        owner: number of the job or process.
+        serial: of the launch.
+    """
+    return FIRST_PORT + (owner * 97 + serial) % (LAST_PORT + 1 - FIRST_PORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

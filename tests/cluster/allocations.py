@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pretend_cluster import Cluster
+from pretend_host import wait_until
 from site_files import SITE_FILE, with_images
 
 from conftest import Project
-from evidence import read_record
-from rankbench.launch.process.reports import are_all_in, read_progress
+from evidence import read_record, trains
 from rankbench.record import complete
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
@@ -111,7 +111,7 @@ class Site:
     def trains(self, name: str, cell: str) -> bool:
         """Whether both ranks of the first launch of a cell have entered its steps."""
         launch = self.project.root / f"results/{name}/records/{cell}/1/1"
-        return are_all_in("training", read_progress(launch / "work/progress", 2))
+        return trains(launch)
 
     def processes(self) -> str:
         """What the hosts still run for the user, beside what belongs to the cluster."""
@@ -122,6 +122,10 @@ class Site:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             said += done.stdout
         return said
+
+    def wait_until_gone(self) -> None:
+        """None of these processes is left."""
+        wait_until(lambda: not self.processes(), f"gone: {self.processes()}")
 
     @property
     def _variables(self) -> dict[str, str]:

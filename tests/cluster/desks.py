@@ -18,7 +18,7 @@ from pretend_host import INTERFACE, Host
 from pretend_sshd import command_on, give, home_of, home_there
 
 from conftest import Project, copy_project
-from rankbench.launch.process.reports import are_all_in, read_progress
+from evidence import trains
 
 PROFILE = "ssh_profile"
 FACTS = f"""
@@ -116,10 +116,7 @@ class Desk:
 
     def trains(self, name: str, cell: str, launch: int = 1) -> bool:
         """Whether both ranks of a launch of a cell have entered its steps."""
-        work = self.project.root / f"results/{name}/records/{cell}/1/{launch}/work"
-        if not (work / "progress").is_dir():
-            return False
-        return are_all_in("training", read_progress(work / "progress", 2))
+        return trains(self.project.root / f"results/{name}/records/{cell}/1/{launch}")
 
     def left_on(self, host: str) -> list[Path]:
         """Folders of launches that are left on a host."""

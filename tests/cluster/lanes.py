@@ -20,13 +20,12 @@ from typing import Any
 
 import psutil
 from pretend_cluster import Cluster, is_running
-from pretend_host import Host, check, wait_until
+from pretend_host import PATIENCE, Host, check, wait_until
 from pretend_up import boot, up
 from site_files import SITE_FILE, look_more_often
 
 from conftest import Project, copy_project, find_images
-from evidence import read_record
-from rankbench.launch.process.reports import are_all_in, read_progress
+from evidence import read_record, trains
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 # Programs by what they do; patterns of pgrep on a host.
@@ -168,7 +167,7 @@ class Lane:
 
     def trains(self, launch: Path, ranks: int = 2) -> bool:
         """Whether all ranks of a launch have entered its steps."""
-        return are_all_in("training", read_progress(launch / "work/progress", ranks))
+        return trains(launch, ranks)
 
     def kill(self, host: Host, pattern: str, name: str = "KILL") -> None:
         """Send a signal to a user's processes on a host, by their command."""
@@ -248,7 +247,7 @@ class Lane:
                 found[f"{host.name}:{place}"] = set(host.do("ls", "-A", place).split())
         return found
 
-    def left(self, patience: float = 40) -> list[str]:
+    def left(self, patience: float = PATIENCE) -> list[str]:
         """Processes, jobs and locks that are left after some time."""
         end = time.monotonic() + patience
         while found := self.processes() + self.jobs() + self.locks():
@@ -270,7 +269,7 @@ class Lane:
             if self._is_ours(process):
                 process.send_signal(signal.SIGKILL)
         self.wake()
-        wait_until(self._is_idle, 90, f"hosts of {self.partition} idle")
+        wait_until(self._is_idle, f"hosts of {self.partition} idle")
         for folder in (self.project.root / "results", self.root / "tmp"):
             for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -224,7 +224,7 @@ def controller(trial: Trial) -> None:
     time.sleep(12)
     # Lanes are partitions that slurm.conf does not know.
     check(["slurmctld", "-R"], daemon_environment(cluster.state))
-    wait_until(lambda: answers(trial), 30, "the controller answers")
+    wait_until(lambda: answers(trial), "the controller answers")
     trial.lane.set_pace(0)
 
 

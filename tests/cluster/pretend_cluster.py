@@ -92,7 +92,7 @@ class Cluster:
         if not is_running(host):
             raise PretendError(f"{name}: its slurmd does not run")
         host.do("pkill", "--exact", "slurmd")
-        wait_until(lambda: not is_running(host), 10, f"slurmd of {name} ended")
+        wait_until(lambda: not is_running(host), f"slurmd of {name} ended")
 
 
 def is_running(host: Host) -> bool:

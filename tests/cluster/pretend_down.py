@@ -30,17 +30,23 @@ def down(state: Path) -> None:
     ours = (state / DESCRIPTION).exists()
     if not (ours or members(state) or (INTERFACES / bridge).exists()):
         raise PretendError(f"{state}: no pretend cluster is there")
-    wait_until(lambda: not kill(members(state)), 20, f"processes of {state} ended")
+    wait_until(lambda: not kill(members(state)), f"processes of {state} ended")
     for link in sorted(INTERFACES.glob(f"{bridge}*"), reverse=True):
         # A virtual cable disappears together with the host at its other end.
         command = ("ip", "link", "delete", link.name)
         subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
-    wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), 10, f"{bridge} is gone")
-    wait_until(lambda: not remove_groups(bridge), 10, f"groups of {bridge} are gone")
+    wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), f"{bridge} is gone")
+    wait_until(lambda: not remove_groups(bridge), f"groups of {bridge} are gone")
     if ours:
         if not list(INTERFACES.glob(CABLES)):
             put_autogroups_back()
-        shutil.rmtree(state)
+        wait_until(lambda: remove(state), f"{state} is removed")
+
+
+def remove(folder: Path) -> bool:
+    """Whether it is gone: hosts that have just ended may have written meanwhile."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def remove_groups(bridge: str) -> list[Path]:

@@ -106,6 +106,6 @@ def processes(cluster: Cluster) -> str:
     return "\n".join(line for line in lines if " sshd: " not in line)
 
 
-def wait_until_gone(cluster: Cluster, seconds: float = 30) -> None:
+def wait_until_gone(cluster: Cluster) -> None:
     """No process of the user is left on any host."""
-    wait_until(lambda: not processes(cluster), seconds, f"gone: {processes(cluster)}")
+    wait_until(lambda: not processes(cluster), f"gone: {processes(cluster)}")

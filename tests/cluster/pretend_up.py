@@ -248,7 +248,7 @@ def start_services(cluster: Cluster) -> None:
     check(["slurmctld"], environment)
     for name in cluster.hosts:
         cluster.start(name)
-    wait_until(lambda: is_idle(cluster), 30, "all hosts idle")
+    wait_until(lambda: is_idle(cluster), "all hosts idle")
 
 
 def is_idle(cluster: Cluster) -> bool:

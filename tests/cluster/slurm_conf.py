@@ -34,12 +34,12 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
 
-# Soon: a batch job starts, a silent host is down, a job that must end is killed (it has
-# less time to write its record than Slurm's own 30 s), a host that is back works.
+# Soon: a batch job starts, a silent host is down, a host that is back works. But a busy
+# machine may keep any of these programs waiting for a while.
 SchedulerParameters=batch_sched_delay=0
-SlurmdTimeout=20
-KillWait=15
-InactiveLimit=30
+MessageTimeout=30
+SlurmdTimeout=60
+InactiveLimit=60
 ReturnToService=2
 
 # Tests ask for jobs that ended minutes ago.

@@ -81,7 +81,7 @@ def test_launchers_measure_the_same_training(site, program):
         assert record["loss"] == pytest.approx(ddp[0]["loss"], rel=1e-5)
     # Each launch is a separate step of the job.
     assert len({record["step_id"] for record in records.values()}) == len(records)
-    assert not site.processes()
+    site.wait_until_gone()
 
 
 def test_scripts_of_a_user(site, program):
@@ -99,7 +99,7 @@ def test_scripts_of_a_user(site, program):
         assert record["status"] == "ok", record["reason"]
         assert [rank["host"] for rank in record["ranks"]] == ["node1", "node2"]
         assert record["samples"] == 5 * 32
-    assert not site.processes()
+    site.wait_until_gone()
 
 
 @pytest.fixture

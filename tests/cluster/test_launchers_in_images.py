@@ -77,7 +77,7 @@ def test_every_backend_across_hosts(site, images):
     assert "singularity" in called[cells[-1]]
     for name in ("node1", "node2"):
         assert not site.cluster.hosts[name].do("ls", SCRATCH)
-    assert not site.processes()
+    site.wait_until_gone()
 
 
 def only_singularity(folder: Path) -> Path:
@@ -123,7 +123,7 @@ def test_an_image_that_one_host_lacks(site, images, lacking):
     said = f"could not open image {images}/gloo-cpu.sif"
     # On a busy machine srun may end before it has printed all output of a task.
     assert (said in record["reason"]) == (said in log), log
-    assert not site.processes()
+    site.wait_until_gone()
 
 
 def test_an_image_that_the_first_host_lacks(site, images, lacking):

@@ -59,14 +59,14 @@ def test_a_job_of_six_cells_is_killed_and_resumed(site):
     for _ in range(KILLS):
         begun = claims(site, "six")
         job = start_job(site, "six")
-        wait_until(lambda n=begun: claims(site, "six") > n, 60, "a launch has begun")
+        wait_until(lambda n=begun: claims(site, "six") > n, "a launch has begun")
         # Some seconds later a launch may run, or be between two.
         time.sleep(chance.uniform(0.0, 6.0))
         kill(site)
-        job.communicate(timeout=120)
-        wait_until(lambda: not queue(site), 60, "the job has ended")
+        job.communicate(timeout=600)
+        wait_until(lambda: not queue(site), "the job has ended")
     job = start_job(site, "six")
-    said, _ = job.communicate(timeout=400)
+    said, _ = job.communicate(timeout=600)
     assert job.returncode == 0, said
     statuses = Counter()
     for cell, records in site.records("six").items():
@@ -77,7 +77,7 @@ def test_a_job_of_six_cells_is_killed_and_resumed(site):
     # Each time a launch at most was lost.
     assert statuses.total() - 6 <= KILLS
     assert statuses.keys() <= {"ok", "cancelled"}
-    assert not site.processes()
+    site.wait_until_gone()
 
 
 def claims(site: Site, name: str) -> int:

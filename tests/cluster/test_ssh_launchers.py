@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from desks import Desk
-from pretend_sshd import processes
+from pretend_sshd import wait_until_gone
 
 from rankbench.record import Layout, read_attempt
 
@@ -59,6 +59,6 @@ def test_launchers_measure_the_same_training(request, place):
     (check,) = read_attempt(layout.network)
     assert [link["hosts"] for link in check["network"]] == [["node1", "node2"]]
     assert check["network"][0]["gb_s"] > 0
-    assert not processes(desk.cluster)
+    wait_until_gone(desk.cluster)
     assert not desk.left_on("node1")
     assert not desk.left_on("node2")

@@ -24,12 +24,12 @@ steps: 3
 gate: false
 """
 PORTS = "20000-31999"
-# A Python whose clock is 10 s fast; it runs what `python -c` and `python -m` would.
+# A Python whose clock is 1000 s fast; it runs what `python -c` and `python -m` would.
 FAST = f"""\
 #!{sys.executable}
 import runpy, sys, time
 right = time.time
-time.time = lambda: right() + 10
+time.time = lambda: right() + 1000
 words = [word for word in sys.argv[1:] if word not in ("-I", "-u")]
 if words[0] == "-c":
     sys.argv = ["-c", *words[2:]]
@@ -44,7 +44,7 @@ def check(desk: Desk) -> list[str]:
     """The faults that it finds, but for the machine being busy with tests."""
     desk.project.experiment(EXPERIMENT, "checked.yaml")
     process = desk.start("check", *desk.experiment("checked"))
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     lines = [line for line in said.splitlines() if line.startswith("FAULT ")]
     assert process.returncode == bool(lines), said
     assert "WorkflowError" not in said
@@ -106,7 +106,8 @@ def test_a_port_a_clock_and_another_torch(desk, fast_python):
     torch, clock, port = faults
     assert torch.startswith("node3: has no torch, ")
     assert "install what this machine has, torch==" in torch
-    assert re.match("node2: its clock is at least (9|10) s off: have chrony", clock)
+    # As far as it is known: hosts are asked one after the other, and may be busy.
+    assert re.match(r"node2: its clock is at least (9\d\d|1000) s off: have", clock)
     assert port.endswith(
         f"on node2, let the firewall accept connections from node1 to the ports {PORTS}"
     )

@@ -182,5 +182,5 @@ def test_a_host_on_which_another_run_measures_is_waited_for(desk):
         said = any(waiting in line for line in run.stdout)
         far.do("pkill", "-f", "fcntl.flock")
     assert said
-    run.communicate(timeout=120)
+    run.communicate(timeout=600)
     assert desk.table("waits")[DDP]["status"] == "ok"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from logins import queue, table_of
-from pretend_host import wait_until
 from site_files import SITE_FILE
 
 pytestmark = pytest.mark.cluster
@@ -80,4 +79,4 @@ def test_a_job_array_that_does_not_start_in_time_says_which_tasks(site, snakemak
     # The rank of the task that did start waits for the other, or imports torch still.
     assert stood.startswith("rank 0 at ")
     assert not [job for job in queue(site) if "_late_" in job]
-    wait_until(lambda: not site.processes(), 20, "nothing left")
+    site.wait_until_gone()

@@ -94,7 +94,7 @@ def run_until_it_trains(site: Site, name: str, source: str) -> tuple[object, str
     site.project.experiment(ONE.format(name=name, strategy=name), f"{name}.yaml")
     run = start(site, "rankbench.cli", "run", f"{name}.yaml", "--no-plots")
     cell = f"{name}.gloo.2x1.lenet.digits"
-    wait_until(lambda: site.trains(name, cell), 240, "training")
+    wait_until(lambda: site.trains(name, cell), "training")
     return run, cell
 
 
@@ -103,7 +103,7 @@ def test_a_preempted_job_is_repeated(forgetful):
     run, cell = run_until_it_trains(forgetful, "endless", endless)
     urgent = ("--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null")
     forgetful.cluster.run("sbatch", *urgent, "--wrap=sleep 5")
-    said, _ = run.communicate(timeout=300)
+    said, _ = run.communicate(timeout=600)
     assert run.returncode == 1, said
     row = table_of(forgetful, "endless")[cell]
     assert row["status"] == "cancelled", row
@@ -116,9 +116,9 @@ def test_a_job_that_slurm_has_forgotten_has_ended(forgetful):
     """While the run was stopped, as by Ctrl-Z, its job ended."""
     run, cell = run_until_it_trains(forgetful, "slow", faulty_strategies.SLOW)
     os.killpg(run.pid, signal.SIGSTOP)
-    wait_until(lambda: not queue(forgetful, "--states=all"), 240, "it is forgotten")
+    wait_until(lambda: not queue(forgetful, "--states=all"), "it is forgotten")
     os.killpg(run.pid, signal.SIGCONT)
-    said, _ = run.communicate(timeout=240)
+    said, _ = run.communicate(timeout=600)
     assert run.returncode == 0, said
     assert table_of(forgetful, "slow")[cell]["status"] == "ok"
 
@@ -153,19 +153,19 @@ def keep_accounts(cluster: Cluster) -> None:
     more = ("--skip-networking", "--skip-grant-tables", f"--socket={socket}")
     with open(state / "log/mariadbd", "wb") as log:
         subprocess.Popen(["mariadbd", *plain, *more], env=variables, stderr=log)
-    wait_until(socket.exists, 60, "a database")
+    wait_until(socket.exists, "a database")
     settings = state / "etc/slurm/slurmdbd.conf"
     settings.write_text(DATABASE.format(**values))
     settings.chmod(0o600)
     check(["slurmdbd"], variables)
     with open(state / "etc/slurm/slurm.conf", "a") as conf:
         conf.write(WITH_ACCOUNTING.format(**values))
-    wait_until(lambda: "Cluster" in accounts(cluster), 60, "accounts")
+    wait_until(lambda: "Cluster" in accounts(cluster), "accounts")
     cluster.administer("sacctmgr", "--immediate", "add", "cluster", "pretend")
     os.kill(int((state / "controller/pid").read_text()), signal.SIGTERM)
-    wait_until(lambda: not (state / "controller/pid").exists(), 60, "its end")
+    wait_until(lambda: not (state / "controller/pid").exists(), "its end")
     cluster.administer("slurmctld")
-    wait_until(lambda: is_idle(cluster), 60, "all hosts idle")
+    wait_until(lambda: is_idle(cluster), "all hosts idle")
 
 
 def accounts(cluster: Cluster) -> str:
@@ -181,9 +181,9 @@ def test_accounting_knows_a_job_that_slurm_has_forgotten(forgetful):
     keep_accounts(cluster)
     asked = ("--parsable", "--output=/dev/null", "--chdir=/", "--wrap=sleep 99")
     job = cluster.run("sbatch", *asked).strip()
-    wait_until(lambda: queue(forgetful, "--states=running"), 60, "it runs")
+    wait_until(lambda: queue(forgetful, "--states=running"), "it runs")
     cluster.run("scancel", job)
-    wait_until(lambda: not queue(forgetful, "--states=all"), 120, "it is forgotten")
+    wait_until(lambda: not queue(forgetful, "--states=all"), "it is forgotten")
     ask = f"from rankbench.launch.hosts.slurm import *; print(why_job_ended('{job}'))"
     said = cluster.run(sys.executable, "-c", ask)
     cause = "its Slurm job was cancelled; Slurm says CANCELLED on node1"

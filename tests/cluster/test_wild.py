@@ -13,7 +13,7 @@ from pathlib import Path
 import faulty_strategies
 import pytest
 from allocations import Site
-from logins import start
+from logins import queue, start
 from pretend_down import down
 from pretend_host import Host, PretendError, wait_until
 from pretend_up import up
@@ -102,7 +102,7 @@ def quota(host: Host, share: float) -> Iterator[None]:
         yield
     finally:
         host.do("sh", "-c", move.format(QUOTAS))
-        wait_until(lambda: not (group / "cgroup.procs").read_text(), 20, "jobs ended")
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "jobs ended")
         group.rmdir()
 
 
@@ -127,13 +127,12 @@ def test_the_launch_of_a_suspended_job_is_repeated(site):
     )
     (cell,) = site.plan(f"{text}repeat_disturbed: true\n", "suspended")
     process = site.start("suspended", cell)
-    wait_until(lambda: site.trains("suspended", cell), 90, "both ranks train")
-    asked = ("squeue", "--me", "--noheader", "--format=%i")
-    job = site.cluster.run(*asked).strip()
+    wait_until(lambda: site.trains("suspended", cell), "both ranks train")
+    (job,) = (line.split()[0] for line in queue(site, "--states=running"))
     site.cluster.administer("scontrol", "suspend", job)
     time.sleep(5)
     site.cluster.administer("scontrol", "resume", job)
-    said, _ = process.communicate(timeout=240)
+    said, _ = process.communicate(timeout=600)
     records = site.records("suspended")[cell]
     assert records[0]["status"] == "ok", said
     assert any("suspended" in words for words in disturbances(records[0]))
@@ -154,7 +153,7 @@ def test_a_job_gets_gpus_whose_type_has_hyphens(bound):
     text = EXPERIMENT.format(name="typed", strategy="single", topology="1x1", steps=3)
     bound.project.experiment(text, "typed.yaml")
     asked = ("--config", "plots=false", "experiment=typed.yaml")
-    said, _ = start(bound, "snakemake", *asked).communicate(timeout=300)
+    said, _ = start(bound, "snakemake", *asked).communicate(timeout=600)
     (records,) = bound.records("typed").values()
     assert records[0]["status"] == "crashed", said
     assert "CUDA" in records[0]["reason"]

@@ -91,7 +91,7 @@ class Trial:
     def begin_and_train(self) -> None:
         """Start the run, and wait until the ranks of both hosts train."""
         self.begin()
-        wait_until(self._trains, 240, "ranks train")
+        wait_until(self._trains, "ranks train")
 
     def _trains(self) -> bool:
         assert self.run is not None
@@ -108,7 +108,6 @@ class Trial:
         """Wait until the launch that suffers has its record."""
         wait_until(
             lambda: any((one / "record.json").exists() for one in self._launches()),
-            150,
             "the launch has its record",
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from factories import make_cell, make_shape, make_spec, prepare_launch
 from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.command import build_environment
 from rankbench.launch.process.reports import merge_reports, read_reports
+from rankbench.rank.world.places import find_free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests/scripts"
@@ -101,10 +101,8 @@ def run_script(
 ) -> Launch:
     """Run a script on ranks that are forked from a process that has torch."""
     spec = write_spec(directory, script, *arguments, ranks=ranks, **cell)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     variables = build_environment(make_spec(shape=make_shape(ranks)))
-    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port())}
     try:
         start_commands(ROOT / "src", variables, [str(spec)], ranks)
     except ProcessExitedException:
@@ -117,5 +115,5 @@ def run_by(launcher: list[str], directory: Path, script: Path, *words: str) -> L
     spec = write_spec(directory, script, *words)
     argv = [sys.executable, "-m", *launcher, str(spec)]
     environment = build_environment(make_spec(shape=make_shape(RANKS)))
-    subprocess.run(argv, env=environment, timeout=120, check=False)
+    subprocess.run(argv, env=environment, timeout=400, check=False)
     return Launch(directory)

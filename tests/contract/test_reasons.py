@@ -64,7 +64,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     yield start
     # If it were killed, a rank that holds Python's lock would go on for ever.
     for _, supervisor in begun.values():
-        supervisor.wait(timeout=200)
+        supervisor.wait(timeout=600)
 
 
 def supervise(folder: Path, source: str, ranks: int) -> subprocess.Popen[bytes]:
@@ -99,7 +99,7 @@ def test_a_reason_has_its_evidence(start, name):
     for hanging in (n for n, form in FORMS.items() if form["status"] == "timeout"):
         start(hanging)
     folder, supervisor = start(name)
-    assert supervisor.wait(timeout=200) == 0
+    assert supervisor.wait(timeout=600) == 0
     record = read_record(folder / "launch/record.json")
     assert record["status"] == FORMS[name]["status"], record["reason"]
     for said in FORMS[name]["said"]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import faulty_strategies
 import pytest
+from pretend_host import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -138,14 +139,14 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
     small.experiment(EXPERIMENT.replace("launches: 2", "launches: 6"), "config.yaml")
     run = small.popen(argv("--no-plots"))
     # Another test may hold the lock of the machine.
-    small.wait_for(lambda: records_of(small.root), 240, "a launch has ended")
+    wait_until(lambda: records_of(small.root), "a launch has ended")
     second = small.rankbench("run")
     assert second.returncode == 2
     assert "is in use by process" in second.stdout
     assert " run --no-plots)" in second.stdout
     # A terminal signals the whole process group; Snakemake is in another one.
     os.killpg(run.pid, signal.SIGINT)
-    said, _ = run.communicate(timeout=90)
+    said, _ = run.communicate(timeout=600)
     assert run.returncode == 130, said
     assert "stopped by SIGINT: finished launches are kept" in said
     assert "\n  rankbench run --no-plots\n" in said
@@ -161,7 +162,7 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
 def test_a_run_that_is_killed_takes_its_snakemake_along(small):
     small.experiment(EXPERIMENT.replace("launches: 2", "launches: 30"), "config.yaml")
     run = small.popen(argv("--no-plots"))
-    small.wait_for(lambda: records_of(small.root), 240, "a launch has ended")
+    wait_until(lambda: records_of(small.root), "a launch has ended")
     run.kill()
     run.wait()
     small.wait_until_gone()

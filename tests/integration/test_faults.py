@@ -11,13 +11,12 @@ import sys
 from pathlib import Path
 
 import faulty_strategies
-import psutil
 import pytest
+from pretend_host import wait_until
 
 from conftest import Project
-from evidence import read_record
+from evidence import read_record, trains
 from rankbench.launch.process.evidence import last_error_line
-from rankbench.launch.process.reports import are_all_in, read_progress
 
 pytestmark = pytest.mark.integration
 
@@ -99,15 +98,7 @@ def claims_of(project, cell: str) -> list[Path]:
 def in_training(project, cell: str, number: int = 1) -> bool:
     """Whether both ranks of a launch have entered the timed window."""
     launch = project.root / f"results/faults/records/{cell}/1/{number}"
-    return are_all_in("training", read_progress(launch / "work/progress", 2))
-
-
-def find(project, *words: str) -> list[psutil.Process]:
-    return [
-        process
-        for process in project.processes()
-        if all(word in process.cmdline() for word in words)
-    ]
+    return trains(launch)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +112,7 @@ def alone(shared_project: Project) -> tuple[Project, str]:
         patch.setenv("TMPDIR", str(shared_project.root))
         done = shared_project.snakemake()
     assert done.returncode == 0, done.stdout
-    assert not shared_project.processes()
+    shared_project.wait_until_gone()
     return shared_project, done.stdout
 
 
@@ -177,14 +168,14 @@ def test_a_taken_port_is_tried_again(alone):
 
 @pytest.mark.alone
 def test_a_rank_that_hangs(project):
-    cell = prepare(project, "hang", limit=8)
+    cell = prepare(project, "hang", limit=20)
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     row = row_of(project, cell)
     assert row["status"] == "timeout"
-    assert "time limit of 8 s reached" in row["reason"]
+    assert "time limit of 20 s reached" in row["reason"]
     assert "rank 1 in training, step 2" in row["reason"]
-    assert not project.processes()
+    project.wait_until_gone()
 
 
 def test_a_rank_out_of_memory(project):
@@ -195,7 +186,7 @@ def test_a_rank_out_of_memory(project):
     row = row_of(project, cell)
     assert row["status"] == "oom", row["reason"]
     assert "rank 1" in row["reason"]
-    assert not project.processes()
+    project.wait_until_gone()
 
 
 def test_memory_that_lacks_after_the_window_discards_nothing(alone):
@@ -259,29 +250,29 @@ def test_what_is_left_of_an_earlier_rendezvous(project):
 
 
 def test_the_launcher_is_killed(project):
-    cell = prepare(project, "slow", steps=200, launcher="torchrun")
+    cell = prepare(project, "slow", steps=2000, limit=600, launcher="torchrun")
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell), what="training")
-        (launcher,) = find(project, "torch.distributed.run")
+        wait_until(lambda: in_training(project, cell), "training")
+        (launcher,) = project.processes("torch.distributed.run")
         launcher.kill()
-        output, _ = run.communicate(timeout=240)
+        output, _ = run.communicate(timeout=600)
     assert run.returncode == 0, output
     row = row_of(project, cell)
     assert row["status"] == "crashed"
     assert row["reason"].startswith("torchrun was ended by SIGKILL")
-    project.wait_until_gone(5)
+    project.wait_until_gone()
 
 
 def test_the_supervisor_is_killed(project):
     """Ranks notice that the heartbeat has stopped; the next run measures anew."""
-    cell = prepare(project, "slow", steps=60)
+    cell = prepare(project, "slow", steps=400, limit=600)
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell), what="training")
-        (supervisor,) = find(project, "rankbench.launch")
+        wait_until(lambda: in_training(project, cell), "training")
+        (supervisor,) = project.processes("rankbench.launch")
         supervisor.kill()
-        output, _ = run.communicate(timeout=240)
+        output, _ = run.communicate(timeout=600)
     assert run.returncode == 1, output
-    project.wait_until_gone(40)
+    project.wait_until_gone()
     project.add_strategy("slow", faulty_strategies.SLOW.replace("0.25", "0"))
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -292,14 +283,15 @@ def test_the_supervisor_is_killed(project):
 
 
 def test_snakemake_is_killed_and_the_next_run_continues(project):
-    cell = prepare(project, "slow", launches=3, steps=12)
+    cell = prepare(project, "slow", launches=3, steps=24)
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
+        wait_until(lambda: in_training(project, cell, 2), "second launch")
         run.kill()
         run.wait()
-    project.wait_until_gone(30)
+    project.wait_until_gone()
     kept = {n: r for n, r in launches_of(project, cell).items() if r["status"] == "ok"}
     assert list(kept) == [1]
+    project.add_strategy("slow", faulty_strategies.SLOW.replace("0.25", "0"))
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     found = launches_of(project, cell)
@@ -313,9 +305,9 @@ def test_snakemake_is_killed_and_the_next_run_continues(project):
 
 
 def test_a_live_run_refuses_a_second_one(project):
-    cell = prepare(project, "slow", steps=60)
+    cell = prepare(project, "slow", steps=2000, limit=600)
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell), what="training")
+        wait_until(lambda: in_training(project, cell), "training")
         second = project.snakemake()
         assert second.returncode == 1
         assert "results/faults is in use by process" in second.stdout
@@ -323,25 +315,29 @@ def test_a_live_run_refuses_a_second_one(project):
         dry = project.snakemake(flags=("-n",))
         assert dry.returncode == 0, "a dry run may look at any time"
         os.killpg(run.pid, signal.SIGINT)
-        run.communicate(timeout=240)
+        run.communicate(timeout=600)
 
 
 def test_two_measurements_never_overlap(project):
     """Also two experiments in two directories take turns on the machine."""
-    cell = prepare(project, "slow", steps=10)
-    text = (project.root / "experiment.yaml").read_text()
+    cell = prepare(project, "slow", steps=2000, limit=600)
+    text = (project.root / "experiment.yaml").read_text().replace("2000", "2")
     project.experiment(text.replace("name: faults", "name: second"), "second.yaml")
-    with project.start() as first, project.start("experiment=second.yaml") as second:
-        said = [run.communicate(timeout=240)[0] for run in (first, second)]
-    assert first.returncode == second.returncode == 0, said
-    spans = []
-    for name in ("faults", "second"):
-        folder = project.root / f"results/{name}/records/{cell}/1/1"
-        claimed = (folder / "claim.json").stat().st_mtime
-        spans.append((claimed, (folder / "record.json").stat().st_mtime))
-    (_, end), (begin, _) = sorted(spans)
-    assert end <= begin
-    assert any("another measurement runs on this machine" in text for text in said)
+    log = project.root / f"results/second/work/logs/{cell}.log"
+    words = "another measurement runs on this machine"
+    with project.start() as first:
+        wait_until(lambda: in_training(project, cell), "training")
+        with project.start("experiment=second.yaml") as second:
+            wait_until(lambda: log.exists() and words in log.read_text(), words)
+            os.killpg(first.pid, signal.SIGINT)
+            said = [run.communicate(timeout=600)[0] for run in (first, second)]
+    assert second.returncode == 0, said
+    places = [
+        project.root / f"results/{name}/records/{cell}/1/1"
+        for name in ("faults", "second")
+    ]
+    end = (places[0] / "record.json").stat().st_mtime
+    assert end <= (places[1] / "claim.json").stat().st_mtime
 
 
 @pytest.fixture
@@ -361,10 +357,10 @@ def small_disk(project):
 
 
 def test_the_disk_is_full_when_a_record_is_written(project, small_disk):
-    cell = prepare(project, "slow", launches=2, steps=12)
+    cell = prepare(project, "slow", launches=2, steps=24)
     filler = small_disk / "filler"
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
+        wait_until(lambda: in_training(project, cell, 2), "second launch")
         first = launches_of(project, cell)[1]
         with open(filler, "wb", buffering=0) as file:
             try:
@@ -372,7 +368,7 @@ def test_the_disk_is_full_when_a_record_is_written(project, small_disk):
                     pass
             except OSError:
                 pass
-        output, _ = run.communicate(timeout=240)
+        output, _ = run.communicate(timeout=600)
     assert run.returncode == 1
     assert f"{cell}  not measured: " in output, output
     assert "No space left on device" in output

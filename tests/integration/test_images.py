@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pretend_host import wait_until
 from test_containers import ONE, make_project
 
 from conftest import ROOT, Project, copy_project
@@ -27,6 +27,7 @@ from rankbench.launch.images.build import check_builds, find_mirror, sign
 from rankbench.launch.images.store import load_images
 from rankbench.launch.images.verify import check_signed
 from rankbench.own_files import hash_file
+from rankbench.rank.world.places import find_free_port
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.integration
@@ -333,15 +334,20 @@ def start_registry(root: Path, port: int) -> subprocess.Popen:
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     )
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def answers() -> bool:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/"):
-                return process
+                return True
         except OSError:
-            time.sleep(0.1)
-    process.kill()
-    raise TimeoutError("the registry does not answer")
+            return False
+
+    try:
+        wait_until(answers, "the registry answers")
+    except BaseException:
+        process.kill()
+        raise
+    return process
 
 
 @pytest.fixture
@@ -349,9 +355,7 @@ def registry(open_tmp: Path) -> Iterator[Registry]:
     for program in ("docker-registry", "skopeo"):
         if not shutil.which(program):
             pytest.skip(f"no {program}: apt-get install docker-registry skopeo")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     root = open_tmp / f"registry-{port}"
     process = start_registry(root, port)
     yield Registry(f"127.0.0.1:{port}", root)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import faulty_strategies
 import pytest
+from pretend_host import wait_until
 from test_faults import cell_of, prepare, row_of
 from test_run import read_table, records_of
 
@@ -65,7 +66,7 @@ def launched(shared_project: Project) -> Project:
     shared_project.experiment(EXPERIMENT)
     done = shared_project.snakemake(timeout=600)
     assert done.returncode == 0, done.stdout
-    assert not shared_project.processes()
+    shared_project.wait_until_gone()
     return shared_project
 
 
@@ -113,14 +114,13 @@ def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher):
     require(launcher)
     cell = prepare(project, "marked_hang", launcher=launcher)
     run = project.start()
-    project.wait_for((project.root / "hangs").exists, what="the rank that hangs")
+    wait_until((project.root / "hangs").exists, "the rank that hangs")
     # When the run reports the launch, launcher, helpers and ranks all exist.
-    begun = project.processes()
-    assert len([p for p in begun if "rankbench.rank" in " ".join(p.cmdline())]) >= 2
+    assert len(project.processes("rankbench.rank")) >= 2
     os.killpg(run.pid, signal.SIGINT)  # A terminal signals the whole process group.
-    said, _ = run.communicate(timeout=60)
+    said, _ = run.communicate(timeout=600)
     assert f"{cell}  stopped: interrupted by SIGINT" in said
-    assert not project.processes()
+    project.wait_until_gone()
     row = row_of(project, cell)
     assert row["status"] == "cancelled"
     assert row["reason"].startswith("interrupted by SIGINT; rank ")

@@ -443,26 +443,27 @@ def test_the_budget_ends_rounds_and_a_larger_one_continues(project):
     project.experiment(text.format(1))
     assert project.snakemake().returncode == 0
     spent = sum(record["seconds"]["launch"] for record in records_in(project)) / 3600
-    # One round, but not three.
-    project.experiment(f"{text.format(3)}budget: {1.05 * spent:.7f} device-hours\n")
+    # Usually one round; more if the one before was slow. But by far not all.
+    project.experiment(f"{text.format(40)}budget: {1.05 * spent:.7f} device-hours\n")
     options = ("experiment.yaml",)
     again = ("rerun", *options, "--only", "strategy=single,ddp")
     done = project.rankbench(*again)
     assert done.returncode == 0, done.stdout
     ended = {name: row["launches_ok"] for name, row in read_table(project.root).items()}
     for row in read_table(project.root).values():
-        # Usually one; two rounds if both together took no longer than the one before.
-        assert (row["status"], row["launches"]) == ("ok", "3")
-        assert row["launches_ok"] in ("1", "2")
+        assert (row["status"], row["launches"]) == ("ok", "40")
+        assert 1 <= int(row["launches_ok"]) < 40
         assert "budget" in row["marks"]
     assert project.rankbench("run", *options, "--no-plots").returncode == 0
     table = read_table(project.root)
     assert {name: row["launches_ok"] for name, row in table.items()} == ended
-    project.experiment(f"{text.format(3)}budget: {50 * spent:.7f} device-hours\n")
+    (rounds,) = set(ended.values())
+    more = int(rounds) + 1
+    project.experiment(f"{text.format(more)}budget: {50 * spent:.7f} device-hours\n")
     done = project.rankbench("run", *options, "--no-plots")
     assert done.returncode == 0, done.stdout
     table = read_table(project.root).values()
-    assert {(row["attempt"], row["launches_ok"]) for row in table} == {("2", "3")}
+    assert {(row["attempt"], row["launches_ok"]) for row in table} == {("2", str(more))}
 
 
 def test_changed_rank_code_is_a_mark_not_a_rerun(again):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import faulty_strategies
 import pytest
+from pretend_host import wait_until
 
 from conftest import USER, Project, copy_project
 
@@ -144,14 +145,15 @@ def test_another_user_can_neither_stop_read_nor_run_anything(victim, open_tmp):
     found = context.Queue()
     given = (victim.root, open_tmp, home, found)
     with victim.popen([*victim.user, *victim.argv()]) as run:
-        victim.wait_for(
-            lambda: run.poll() is not None or [*records.glob("*/1/1/work/progress/*")]
+        wait_until(
+            lambda: run.poll() is not None or [*records.glob("*/1/1/work/progress/*")],
+            "ranks begin",
         )
         somebody = context.Process(target=attack, args=given)
         somebody.start()
-        done, reached = found.get(timeout=240)
+        done, reached = found.get(timeout=600)
         somebody.join()
-        said, _ = run.communicate(timeout=240)
+        said, _ = run.communicate(timeout=600)
     assert (run.returncode, done) == (0, []), said
     assert reached
     assert not (open_tmp / "owned").exists()

@@ -85,7 +85,7 @@ def run(*command: str, cwd: Path | None = None, status: int = 0) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == status, done.stdout

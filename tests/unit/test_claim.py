@@ -51,7 +51,7 @@ def test_no_number_is_given_twice(tmp_path):
     for claimant in claimants:
         claimant.stdin.write("\n")
         claimant.stdin.flush()
-    given = [claimant.communicate(timeout=60)[0].split() for claimant in claimants]
+    given = [claimant.communicate(timeout=400)[0].split() for claimant in claimants]
     assert [len(numbers) for numbers in given] == [CLAIMS, CLAIMS]
     assert {int(n) for n in given[0] + given[1]} == set(range(1, 2 * CLAIMS + 1))
     for claimant, numbers in zip(claimants, given, strict=True):

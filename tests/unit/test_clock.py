@@ -82,15 +82,16 @@ def test_no_steps():
 
 def test_times_are_real():
     clock = Clock(CPU, PHASES, 1)
+    begun = time.perf_counter()
     clock.begin(0)
     clock.mark("load")
     time.sleep(0.02)
     clock.mark("forward")
     clock.mark("update")
+    whole = time.perf_counter() - begun
     ((load, forward, update),) = clock.seconds()
-    assert 0.02 <= forward < 1
-    assert load < 0.01
-    assert update < 0.01
+    # The others have what is left, however long that was on a busy machine.
+    assert 0.02 <= forward <= whole - load - update
 
 
 class Recorded:

@@ -376,9 +376,9 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(gloo):
         with take_lock(gloo.lock):
             second = pool.submit(make, gloo, told.put)
             said = "waiting: another process is making it"
-            assert told.get(timeout=30).endswith(said)
+            assert told.get(timeout=400).endswith(said)
             pretend_built(gloo)
-        second.result(timeout=30)
+        second.result(timeout=400)
 
 
 def test_ci_builds_with_options_that_exist() -> None:

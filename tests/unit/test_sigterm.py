@@ -35,11 +35,11 @@ def test_the_handler_does_not_wait_for_the_thread_it_interrupts(scheduler, signa
     handlers = threading.Thread(target=interrupt, daemon=True)
     with scheduler._lock:
         handlers.start()
-        handlers.join(timeout=10)
+        handlers.join(timeout=400)
         assert not handlers.is_alive()
         assert scheduler._user_kill is None
     for _ in range(signals):
-        assert scheduler._open_jobs.acquire(timeout=10)
+        assert scheduler._open_jobs.acquire(timeout=400)
     assert scheduler._user_kill == "graceful"
 
 

@@ -239,13 +239,13 @@ def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
     monkeypatch.setattr(job_array, "ASK_SECONDS", 0.01)
     monkeypatch.setattr(job_array, "GONE_AFTER", 0.5)
     for name in ("sbatch", "scontrol", "scancel"):
-        program(name, "exec /bin/sleep 60")
+        program(name, "exec /bin/sleep 600")
     begun = time.monotonic()
     assert job_array.submit(2, tmp_path, [], ["true"]) is None
     assert "sbatch has not answered for 0.2 s" in capsys.readouterr().out
     assert job_array.look("7") is None
     job_array.cancel("7")
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 300
 
 
 def test_a_job_array_that_slurm_refuses_says_why(program, tmp_path, capsys):

@@ -296,7 +296,8 @@ def test_what_a_login_script_prints_is_no_answer(ssh, ask, login):
 def test_a_login_script_that_breaks_the_connection_is_named(
     monkeypatch, ssh, ask, login, said
 ):
-    monkeypatch.setattr(ssh_module, "ANSWER_SECONDS", 0.5)
+    if "no answer" in said:
+        monkeypatch.setattr(ssh_module, "ANSWER_SECONDS", 0.5)
     ssh(SSHD.format(login=login))
     _, (fault,) = ask()
     assert re.match(rf"b: .*{re.escape(said)}.*\.bashrc.*ssh b true", fault)
@@ -320,7 +321,7 @@ def run_step(hosts: SshHosts, work: Path, script: str) -> tuple[int, str]:
         hosts.step(["sh", "-c", script], Step(logs=work)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
     return done.returncode, done.stdout

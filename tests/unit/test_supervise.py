@@ -17,12 +17,14 @@ from rankbench.launch.processes import Heartbeat, Stop
 pytestmark = pytest.mark.unit
 
 
-def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
+def wait_for(
+    child: subprocess.Popen[bytes], directory: Path, time_limit: float
+) -> str | None:
     spec = make_spec(directory=directory, shape=make_shape(2), heartbeat_grace=0)
     spec.progress.mkdir()
     with closing(Heartbeat(spec.heartbeat)) as heartbeat:
         return supervise.await_launcher(
-            child, spec, Stop(), heartbeat, None, time_limit=0.5
+            child, spec, Stop(), heartbeat, None, time_limit=time_limit
         )
 
 
@@ -73,8 +75,9 @@ def test_why_a_launcher_is_ended(tmp_path, monkeypatch, told, reason):
     (tmp_path / "work").mkdir()
     for rank, report in told.items():
         (tmp_path / f"work/rank{rank}.json").write_text(json.dumps(report))
-    with subprocess.Popen(["sleep", "60"]) as launcher:
+    limit = 0.5 if reason == "timeout" else 400.0
+    with subprocess.Popen(["sleep", "600"]) as launcher:
         try:
-            assert wait_for(launcher, tmp_path) == reason
+            assert wait_for(launcher, tmp_path, limit) == reason
         finally:
             launcher.kill()

@@ -274,7 +274,7 @@ def install(root: Path, **variables: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert "Traceback" not in done.stdout

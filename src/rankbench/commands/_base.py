@@ -260,7 +260,11 @@ def open_cells(
         cells = select_cells(plan, _only(arguments))
         for cell in cells:
             try:
-                for path in (layout.records / cell.id).rglob("record.json"):
+                # Unlike rglob, it stands folders that go meanwhile.
+                for folder, _, names in os.walk(layout.records / cell.id):
+                    if "record.json" not in names:
+                        continue
+                    path = Path(folder, "record.json")
                     record = read_checked(path, "record", version=RECORD_VERSION)
                     if missing := [key for key in _OF_RECORDS if key not in record]:
                         lacks = f"it lacks {', '.join(missing)}"

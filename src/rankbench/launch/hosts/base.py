@@ -25,10 +25,6 @@ from rankbench.launch_spec import LaunchSpec
 from rankbench.record import first_line
 from rankbench.schedulers import SCHEDULERS, Scheduler, scheduler_of
 
-# Ranks of a launch meet at a port of this range, below the one from which the kernel
-# chooses (32768 and above).
-FIRST_PORT, LAST_PORT = 20000, 31999
-
 ASK_SECONDS = 0.5
 OUTPUT_SECONDS = 30.0
 
@@ -386,19 +382,6 @@ def why_not(command: Sequence[str], timeout: float, **options: Any) -> str:
 def container_program() -> str | None:
     """The name of this machine's container program; None if there is none."""
     return next(filter(shutil.which, CONTAINER_PROGRAMS), None)
-
-
-def choose_port(owner: int, serial: int) -> int:
-    """Return the port at which the ranks of a launch meet.
-
-    Jobs that share a host, and successive launches, use different ports, because an
-    earlier launch may still hold its port.
-
-    Args:
-        owner: number of the job.
-        serial: of the launch.
-    """
-    return FIRST_PORT + (owner * 97 + serial) % (LAST_PORT + 1 - FIRST_PORT)
 
 
 def take_lock(path: Path | None = None, *, wait: bool = False) -> FileIO | None:

@@ -21,9 +21,9 @@ from rankbench.launch.hosts.base import (
     JobEnd,
     Resources,
     Step,
-    choose_port,
     run_to_end,
 )
+from rankbench.launch_spec import choose_port
 
 ASK_SECONDS = 30.0
 # States of hosts, and flags of states, with which a host gets no job. One without power

@@ -34,7 +34,6 @@ from rankbench.launch.hosts.base import (
     Needs,
     Step,
     Waiting,
-    choose_port,
     container_program,
     run_to_end,
     take_lock,
@@ -42,7 +41,7 @@ from rankbench.launch.hosts.base import (
 from rankbench.launch.hosts.ssh_host import BUSY
 from rankbench.launch.hosts.ssh_step import COPY_SECONDS, Connection, close
 from rankbench.launch.processes import spared
-from rankbench.launch_spec import LaunchSpec
+from rankbench.launch_spec import LaunchSpec, choose_port
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
 SOCKETS = Path("/tmp")  # noqa: S108 (other folders may have too long a path)
@@ -477,7 +476,10 @@ def _bring_packages(session: Session, path: str, say: Callable[[str], None]) -> 
     """Copy this process's virtual environment to a host, for its ranks."""
     prefix = Path(sys.prefix)
     if not session.facts["sees"][environment_place()]:
-        size = sum(file.lstat().st_size for file in prefix.rglob("*"))
+        size = 0
+        for file in prefix.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # Other processes compile.
+                size += file.lstat().st_size
         say(f"  copying Python's packages ({size >> 20} MiB) to {session.name}")
         # Facts about this machine are cached in the folder `var`.
         options = ("--archive", "--exclude=/var")

@@ -76,7 +76,7 @@ def hold(folder: Path) -> None:
         end_processes(_find_marked, give_up=GIVE_UP)
         launches = folder / "launches"
         shutil.rmtree(launches, ignore_errors=True)
-        launches.mkdir()
+        launches.mkdir(exist_ok=True)
         _answer(HELD)
         while True:
             hearing.listen(SILENT_AFTER)

@@ -37,6 +37,8 @@ END_SECONDS = 40.0
 CONNECT_SECONDS = 10
 COPY_SECONDS = 3600.0
 LOST = 255  # the exit code of ssh
+# That of rsync if files went meanwhile: temporary ones, as of compiled modules.
+VANISHED = 24
 
 # Files that hosts write and the supervisor reads while ranks run.
 _REPORTS = ("work/", "work/rank*.json", "work/progress/***")
@@ -167,7 +169,7 @@ class Connection:
             ) from None
         except subprocess.TimeoutExpired as error:
             raise ValueError(f"{self.name}: {error}") from error
-        if done.returncode:
+        if done.returncode not in (0, VANISHED):
             lines = done.stderr.strip().splitlines() or ["rsync failed"]
             # rsync of a full disk says so in the middle of its messages.
             said = next((line for line in lines if _NO_ROOM in line), lines[0])

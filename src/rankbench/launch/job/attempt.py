@@ -269,7 +269,9 @@ class LaunchSeries:
         told = False
         while claims := open_claims(self.directory):
             for number, directory in claims:
-                if read_owner(directory).is_alive(directory):
+                alive = read_owner(directory).is_alive(directory)
+                # Its owner may have ended with the record that it lacked before.
+                if alive or (directory / "record.json").exists():
                     continue
                 claimed = (directory / "claim.json").stat().st_mtime
                 spec = self.attempt.spec(self, number, directory, hosts)

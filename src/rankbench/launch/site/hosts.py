@@ -101,7 +101,9 @@ def inspect(plan: Facts, root: Path) -> Facts:
     )
     with (
         hosts_of(site).open(site, site["nodes"], needs, None) as hosts,
-        tempfile.TemporaryDirectory(prefix=".hosts-", dir=root) as place,
+        tempfile.TemporaryDirectory(
+            prefix=".hosts-", dir=root, ignore_cleanup_errors=True
+        ) as place,
     ):
         # Without shared files, no image is there yet.
         is_there = site["shared"] or not site["hosts"]

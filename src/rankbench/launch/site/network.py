@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rankbench.launch.hosts.base import FIRST_PORT, LAST_PORT
+from rankbench.launch_spec import FIRST_PORT, LAST_PORT
 
 # Ranks meet at a port of the first range. Communication libraries let the kernel
 # choose, by default from the second one.

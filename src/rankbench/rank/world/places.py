@@ -6,12 +6,15 @@ It does not import torch, because that would take longer than everything else it
 from __future__ import annotations
 
 import argparse
+import errno
+import itertools
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from rankbench.environ import Place, check_name, launch_id, read_node
-from rankbench.launch_spec import LOOPBACK
+from rankbench.launch_spec import LOOPBACK, choose_port
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -67,9 +70,19 @@ def choose_rendezvous(
 
 
 def find_free_port(host: str = LOOPBACK) -> int:
-    """A port that is free now at this address of this host."""
-    with socket.create_server((host, 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that is free now at this address of this host.
+
+    The kernel and other processes choose other ones before it is used.
+    """
+    for serial in itertools.count():
+        port = choose_port(os.getpid(), serial)
+        try:
+            with socket.create_server((host, port)):
+                break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return port
 
 
 def announce(
