@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from rankbench.environ import read_stat
@@ -148,19 +149,19 @@ def open_gpus(uuids: Sequence[str | None]) -> Meter:
         return Meter(reason="the package nvidia-ml-py is not installed")
     if None in uuids:
         return Meter(reason="this torch does not tell the UUID of a GPU")
+
+    def joules(handle: Any) -> float:
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
         for handle in handles:
-            nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+            joules(handle)
     except nvml.NVMLError as error:
         # MIG instances, GPUs before Volta and some virtual GPUs have no counter.
         return Meter(reason=f"NVML tells no energy of this GPU: {error}")
-
-    def counter(handle: Any) -> Callable[[], float]:
-        return lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
-
-    return Meter([counter(handle) for handle in handles])
+    return Meter([partial(joules, handle) for handle in handles])
 
 
 def open_cpus(folder: Path = RAPL) -> Meter:
@@ -269,54 +270,43 @@ class Surroundings:
             once; None for no limit); stopped (seconds of suspension).
         """
         now, then = self._read(), self._before
-        seconds = now["seconds"] - then["seconds"]
-        if seconds < _SHORTEST:
+        gone = {name: now[name] - then[name] for name in now}
+        if gone["seconds"] < _SHORTEST:
             return None
-        idle = [a - b for a, b in zip(now["idle"], then["idle"], strict=True)]
-        steal = [a - b for a, b in zip(now["steal"], then["steal"], strict=True)]
-        held = [
-            (after[1] - before[1], after[0] - before[0])
-            for after, before in zip(now["periods"], then["periods"], strict=True)
-        ]
-        throttled, periods = max(held, default=(0, 0))
+        busy = (gone["seconds"] - gone["idle"] - gone["steal"]).clip(min=0.0)
+        throttled, periods = max(gone["held"].tolist(), default=(0, 0))
         quotas = [quota for group in self._groups if (quota := _read_quota(group))]
         return {
-            "seconds": seconds,
-            "own": now["own"] - then["own"],
+            **{name: gone[name] for name in ("seconds", "own", "stopped")},
             "cpus": self._cpus,
-            "busy": [
-                max(0.0, seconds - a - b) for a, b in zip(idle, steal, strict=True)
-            ],
-            "steal": steal,
+            "busy": busy.tolist(),
+            "steal": gone["steal"].tolist(),
             "periods": periods,
             "throttled": throttled,
             "quota": min(quotas, default=None),
-            "stopped": now["stopped"] - then["stopped"],
         }
 
     def _read(self) -> dict[str, Any]:
-        """Counters now, in seconds; `periods`: all, and throttled ones."""
+        """Counters now, in seconds; `held`: throttled periods, and all."""
         idle, steal = _read_cpus(self._proc / "stat", self._cpus)
-        periods = []
+        held = []
         for group in self._groups:
             lines = (group / "cpu.stat").read_text().splitlines()
             counts = dict(line.split() for line in lines)
-            every, throttled = (
-                int(counts.get(name, 0)) for name in ("nr_periods", "nr_throttled")
-            )
-            periods.append((every, throttled))
+            names = ("nr_throttled", "nr_periods")
+            held.append([int(counts.get(name, 0)) for name in names])
         return {
             "seconds": time.perf_counter(),
             "own": sum(cpu_time()),
             "stopped": self._progress.stopped,
             "idle": idle,
             "steal": steal,
-            "periods": periods,
+            "held": np.array(held, dtype=np.int64),
         }
 
 
-def _read_cpus(file: Path, cpus: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Seconds in which each CPU had nothing to do, or was taken from this machine."""
+def _read_cpus(file: Path, cpus: Sequence[int]) -> np.ndarray:
+    """Seconds in which each CPU was idle, or taken from this machine, [2, CPUs]."""
     ticks = os.sysconf("SC_CLK_TCK")
     found = {}
     for line in file.read_text().splitlines():
@@ -324,8 +314,7 @@ def _read_cpus(file: Path, cpus: Sequence[int]) -> tuple[list[float], list[float
         if name.startswith("cpu") and name != "cpu":
             counts = [int(value) / ticks for value in values]
             found[name] = sum(counts[_NOT_BUSY]), counts[_STEAL]
-    read = [found.get(f"cpu{cpu}", (0.0, 0.0)) for cpu in cpus]
-    return [idle for idle, _ in read], [steal for _, steal in read]
+    return np.array([found.get(f"cpu{cpu}", (0.0, 0.0)) for cpu in cpus]).T
 
 
 def _find_groups(proc: Path, cgroups: Path) -> Iterator[Path]:
