@@ -35,7 +35,7 @@ def make_cell(**changes: Any) -> Cell:
     assert changes.keys() <= set(Cell.__slots__)
     cell = Cell(**values)
     facts = load_catalog().strategies.get(cell.strategy)
-    rules = facts.options if facts else {}
+    rules = facts["options"] if facts else {}
     defaults = {option: rule["default"] for option, rule in rules.items()}
     model = load_catalog().models.get(cell.model)
     rules = model.get("options", {}) if model else {}

@@ -66,7 +66,7 @@ def run_ranks(
     """
     catalog = load_catalog(code / "rankbench")
     facts = catalog.strategies[cell.get("strategy", "ddp")]
-    options = {name: rule["default"] for name, rule in facts.options.items()}
+    options = {name: rule["default"] for name, rule in facts["options"].items()}
     options |= cell.pop("options", {})
     usual = {"model": "lenet", "data": "synthetic", "batch_size": 16}
     whole = make_cell(options=options, **{**usual, **cell})

@@ -71,7 +71,7 @@ def trace(asked: tuple[str, dict[str, int], str, str]) -> set[str]:
     DecoderBlock.forward = run  # type: ignore[method-assign]
     estimate.Ledger = Recorder  # type: ignore[misc]
     facts = STRATEGIES[strategy]
-    defaults = {name: rule["default"] for name, rule in facts.options.items()}
+    defaults = {name: rule["default"] for name, rule in facts["options"].items()}
     cell = make_cell(
         strategy=strategy,
         options={**defaults, **options},

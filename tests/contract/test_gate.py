@@ -221,7 +221,7 @@ def test_it_judges_every_model(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [case(name) for name in COMPARED if STRATEGIES[name].needs["clips"]]
+    "name", [case(name) for name in COMPARED if STRATEGIES[name]["needs"]["clips"]]
 )
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(name, tmp_path):
     """The loss of the gate is scaled up, so every step is clipped."""

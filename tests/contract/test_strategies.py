@@ -37,7 +37,7 @@ def run(folder: Path, name: str, ranks: int, **more):
     require_packages(name)
     options = defaults_of(name)
     options |= more.pop("options", {})
-    needs = facts.needs
+    needs = facts["needs"]
     return run_on_ranks(
         folder,
         name,
@@ -51,11 +51,11 @@ def run(folder: Path, name: str, ranks: int, **more):
 
 
 def defaults_of(name: str) -> dict[str, object]:
-    return {key: rule["default"] for key, rule in STRATEGIES[name].options.items()}
+    return {key: rule["default"] for key, rule in STRATEGIES[name]["options"].items()}
 
 
 def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
-    wanted = STRATEGIES[name].needs["replica_ranks"]
+    wanted = STRATEGIES[name]["needs"]["replica_ranks"]
     if isinstance(wanted, list):
         return math.prod(options[option] for option in wanted)
     return ranks if wanted == "all" else wanted
@@ -63,7 +63,7 @@ def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
 
 def is_whole(name: str, ranks: int) -> bool:
     """Whether a strategy with its defaults can train the model on so many ranks."""
-    needs = STRATEGIES[name].needs
+    needs = STRATEGIES[name]["needs"]
     if needs["ranks"] == "one":
         return ranks == 1
     return ranks % replica_ranks(name, ranks, defaults_of(name)) == 0
@@ -83,27 +83,27 @@ def phases_of(name: str) -> list[str]:
 def test_it_declares_what_the_plan_must_know(name):
     facts, found = STRATEGIES[name], find_strategy(name)
     assert found.needs.keys() <= STRATEGY_DEFAULTS.keys()
-    assert facts.needs == {**STRATEGY_DEFAULTS, **found.needs}
+    assert facts["needs"] == {**STRATEGY_DEFAULTS, **found.needs}
     assert len(set(phases_of(name))) == len(phases_of(name))
-    assert facts.options == found.options
-    assert facts.needs["ranks"] in ("one", "device", "node")
-    assert facts.needs["replicas"] in ("one", "rank", "device")
-    assert set(facts.needs["device"]) <= {"cpu", "cuda"}
-    assert set(facts.needs["backends"]) <= {"gloo", "mpi", "nccl", "ccl"}
-    assert find_runtime(facts.needs["runtime"])
-    needs = facts.needs
+    assert facts["options"] == found.options
+    assert facts["needs"]["ranks"] in ("one", "device", "node")
+    assert facts["needs"]["replicas"] in ("one", "rank", "device")
+    assert set(facts["needs"]["device"]) <= {"cpu", "cuda"}
+    assert set(facts["needs"]["backends"]) <= {"gloo", "mpi", "nccl", "ccl"}
+    assert find_runtime(facts["needs"]["runtime"])
+    needs = facts["needs"]
     named = (needs["multiple_of"], needs["group_ranks"], *needs["axes"])
-    for option in (*named, *facts.approximate):
-        assert option is None or option in facts.options
-    assert facts.conditions == found.conditions
-    keys = {key for one in facts.conditions for key in {**one["if"], **one["then"]}}
-    assert keys <= facts.options.keys() | {field.name for field in fields(Cell)}
+    for option in (*named, *facts["approximate"]):
+        assert option is None or option in facts["options"]
+    assert facts["conditions"] == found.conditions
+    keys = {key for one in facts["conditions"] for key in {**one["if"], **one["then"]}}
+    assert keys <= facts["options"].keys() | {field.name for field in fields(Cell)}
     assert find_strategy(name).__doc__
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_its_options_have_sound_defaults_and_names_of_their_own(name):
-    options = STRATEGIES[name].options
+    options = STRATEGIES[name]["options"]
     defaults = {key: rule["default"] for key, rule in options.items()}
     check(defaults, {"type": "object", "properties": options}, source=name)
     taken = options.keys() & experiment_schema(load_catalog())["properties"].keys()
@@ -158,11 +158,11 @@ def variants(*, lossy: bool) -> list:
     """Each strategy with each option at each value that is not its default."""
     found = []
     for name in ON_CPU:
-        for option, rule in STRATEGIES[name].options.items():
+        for option, rule in STRATEGIES[name]["options"].items():
             values = rule.get("enum", [])
             if rule.get("type") == "boolean":
                 values = [True, False]
-            kind = STRATEGIES[name].approximate
+            kind = STRATEGIES[name]["approximate"]
             approximate = {o: kind[o] for o in kind if o == option}
             found += [
                 case(name, {option: value})
@@ -180,13 +180,13 @@ def runs_on_cpu(name: str, options: dict[str, object]) -> bool:
     said |= defaults_of(name) | options
     return all(
         fits(said, condition["then"])
-        for condition in facts.conditions
+        for condition in facts["conditions"]
         if fits(said, condition["if"])
     )
 
 
 def most_ranks(name: str) -> int:
-    return 1 if STRATEGIES[name].needs["ranks"] == "one" else 2
+    return 1 if STRATEGIES[name]["needs"]["ranks"] == "one" else 2
 
 
 # Ways to cut a batch, or to share a model out to four ranks in two groups of two.

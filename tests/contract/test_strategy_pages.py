@@ -23,14 +23,14 @@ def test_its_section_names_its_options_with_their_defaults_and_its_backends(name
     facts, text = STRATEGIES[name], SECTIONS[name]
     named = set(re.findall(r"`(\w+)`", text))
     if re.search(r"options\s+of\s+`ddp`", text):
-        named |= set(STRATEGIES["ddp"].options)
-    assert set(facts.options) <= named
-    own = {facts.needs["own_backend"]} - {"none"}
-    assert {*facts.needs["backends"], *own} <= set(re.findall(r"\w+", text.lower()))
+        named |= set(STRATEGIES["ddp"]["options"])
+    assert set(facts["options"]) <= named
+    own = {facts["needs"]["own_backend"]} - {"none"}
+    assert {*facts["needs"]["backends"], *own} <= set(re.findall(r"\w+", text.lower()))
     # A row of the table of options: name, default, meaning.
     for option, shown in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE):
-        if option in facts.options:
-            default = facts.options[option]["default"]
+        if option in facts["options"]:
+            default = facts["options"][option]["default"]
             spelled = (
                 f"{default}".lower() if isinstance(default, bool) else f"{default}"
             )

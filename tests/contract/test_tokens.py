@@ -51,7 +51,9 @@ def judge(folder: Path, strategy: str, **more: Any) -> str:
     return status
 
 
-SHARING = [n for n in COMPARED if STRATEGIES[n].needs["shared_weights"] or n == "mesh"]
+SHARING = [
+    n for n in COMPARED if STRATEGIES[n]["needs"]["shared_weights"] or n == "mesh"
+]
 OTHERS = [{"model": "llama", "model_options": sizes} for sizes in (LLAMA, EXPERTS)]
 # Blocks that are compiled, with each checkpointing.
 COMPILED = [

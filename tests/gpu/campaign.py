@@ -412,7 +412,7 @@ def gates(part: Part) -> None:
         name = " ".join([strategy, *(f"{k}={v}" for k, v in options.items())])
         missing = [
             package
-            for package in facts[strategy].needs["packages"]
+            for package in facts[strategy]["needs"]["packages"]
             if importlib.util.find_spec(package) is None
         ]
         if missing:
@@ -421,7 +421,7 @@ def gates(part: Part) -> None:
             with part.trying(name), tempfile.TemporaryDirectory() as folder:
                 begun = time.monotonic()
                 experts = {"experts": 4} if "expert" in options else {}
-                needs = facts[strategy].needs
+                needs = facts[strategy]["needs"]
                 shared = part.backend in needs["backends"]
                 gate_of = partial(
                     run_gate,

@@ -45,10 +45,10 @@ def test_torch_is_not_imported():
 
 def test_a_file_is_a_strategy(tmp_path):
     catalog = load_catalog(make_package(tmp_path, '{"ranks": "node"}'))
-    (facts,) = catalog.strategies.values()
-    assert facts.name == "mine"
-    assert facts.needs == {**STRATEGY_DEFAULTS, "ranks": "node"}
-    assert facts.options == {}
+    assert [*catalog.strategies] == ["mine"]
+    facts = catalog.strategies["mine"]
+    assert facts["needs"] == {**STRATEGY_DEFAULTS, "ranks": "node"}
+    assert facts["options"] == {}
 
 
 def test_literals(tmp_path):
@@ -67,13 +67,13 @@ def test_a_strategy_may_be_like_another(tmp_path):
         "    options = {'bucket_mb': {'default': 1}}\n    conditions = [3]\n"
     )
     base = load_catalog().strategies["zero1"]
-    found = describe_strategy(path, "second")
-    assert found.needs == base.needs | {"max_nodes": 3}
-    assert found.options == base.options | {"bucket_mb": {"default": 1}}
-    assert found.conditions == [*base.conditions, 3]
+    found = describe_strategy(path)
+    assert found["needs"] == base["needs"] | {"max_nodes": 3}
+    assert found["options"] == base["options"] | {"bucket_mb": {"default": 1}}
+    assert found["conditions"] == [*base["conditions"], 3]
     path.write_text("class Second:\n    like = 'zero2'\n")
     with pytest.raises(ValueError, match=r"'zero2' is not one of .*mean 'fsdp'"):
-        describe_strategy(path, "second")
+        describe_strategy(path)
     with pytest.raises(TypeError, match=r"derives from Ddp.*like = 'ddp'"):
         type("Mine", (Ddp,), {})
 

@@ -158,7 +158,7 @@ def test_options_are_swept_and_completed(tmp_path):
         tmp_path,
         "name: x\nstrategy: [single, {ddp: {bucket_mb: [1, 25], static_graph: true}}]",
     ).cells
-    rules = load_catalog().strategies["ddp"].options
+    rules = load_catalog().strategies["ddp"]["options"]
     defaults = {option: rule["default"] for option, rule in rules.items()}
     others = {**defaults, "static_graph": True}
     assert {cell_id: cell.options for cell_id, cell in cells.items()} == {

@@ -123,7 +123,7 @@ BY_OTHERS = "ddp is started by spawn or manual, not by torchrun"
 def test_needs_of_a_strategy(need, value, cell, site, reason):
     catalog = load_catalog()
     ddp = catalog.strategies["ddp"]
-    changed = dataclasses.replace(ddp, needs={**ddp.needs, need: value})
+    changed = {**ddp, "needs": {**ddp["needs"], need: value}}
     strategies = {**catalog.strategies, "ddp": changed}
     catalog = dataclasses.replace(catalog, strategies=strategies)
     assert find_obstacle(make_candidate(cell_of(cell), site, catalog)) == reason

@@ -9,7 +9,6 @@ from typing import Any
 
 from rankbench.cell import AUTO, Cell, Shape
 from rankbench.matrix.catalog import Catalog, find_image
-from rankbench.matrix.declarations import StrategyFacts
 from rankbench.matrix.site import CONTAINER, Site, Software
 from rankbench.own_files import count_samples, values_of
 
@@ -25,7 +24,7 @@ class Candidate:
     """
 
     cell: Cell
-    facts: StrategyFacts
+    facts: Mapping[str, Any]
     shape: Shape
     site: Site
     catalog: Catalog
@@ -36,7 +35,8 @@ class Candidate:
     @property
     def needs(self) -> Mapping[str, Any]:
         """The needs of its strategy."""
-        return self.facts.needs
+        needs: Mapping[str, Any] = self.facts["needs"]
+        return needs
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -92,11 +92,11 @@ def make_candidate(
     return Candidate(cell, facts, shape, site, catalog, image, reason, estimate)
 
 
-def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
+def shape_of(cell: Cell, facts: Mapping[str, Any]) -> Shape:
     """The numbers of processes, devices and samples of a cell."""
-    size = cell.size
-    ranks = {"one": 1, "node": size.nodes, "device": size.devices}[facts.needs["ranks"]]
-    replica_ranks = facts.needs["replica_ranks"]
+    size, needs = cell.size, facts["needs"]
+    ranks = {"one": 1, "node": size.nodes, "device": size.devices}[needs["ranks"]]
+    replica_ranks = needs["replica_ranks"]
     if isinstance(replica_ranks, list):
         replica_ranks = math.prod(cell.options[name] for name in replica_ranks)
     elif replica_ranks == "all":
@@ -105,7 +105,7 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
         "one": 1,
         "rank": max(1, ranks // replica_ranks),
         "device": size.devices,
-    }[facts.needs["replicas"]]
+    }[needs["replicas"]]
     devices_per_rank = size.devices // ranks
     global_batch = cell.batch_size * (replicas if cell.scaling == "weak" else 1)
     if cell.script is not None:

@@ -21,7 +21,6 @@ from rankbench.matrix.declarations import (
     MODEL_DEFAULTS,
     PACKAGE,
     SCRIPT,
-    StrategyFacts,
     describe_strategy,
     literals,
 )
@@ -37,7 +36,7 @@ Own = dict[str, dict[str, dict[str, Any]]]
 class Catalog:
     """All variants: name -> declarations."""
 
-    strategies: dict[str, StrategyFacts]
+    strategies: dict[str, dict[str, Any]]
     models: dict[str, dict[str, Any]]
     data: dict[str, dict[str, Any]]
     launchers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -82,10 +81,9 @@ class Catalog:
 
     def with_own(self, own: Mapping[str, Mapping[str, dict[str, Any]]]) -> Catalog:
         """The catalog together with variants of the user's own."""
-        strategies = own.get("strategy", {}).items()
         return dataclasses.replace(
             self,
-            strategies=self.strategies | {n: StrategyFacts(**f) for n, f in strategies},
+            strategies={**self.strategies, **own.get("strategy", {})},
             models={**self.models, **own.get("model", {})},
             data={**self.data, **own.get("data", {})},
         )
@@ -113,7 +111,7 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
         needs["runtimes"] = [*needs["runtimes"], SCRIPT]
     return Catalog(
         strategies={
-            name: describe_strategy(strategies / f"{name}.py", name)
+            name: describe_strategy(strategies / f"{name}.py")
             for name in list_variants(strategies)
         },
         models={

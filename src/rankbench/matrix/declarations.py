@@ -7,9 +7,7 @@ where planning runs; a file of the user's own may need packages that only an ima
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -141,19 +139,14 @@ LAUNCHER_DEFAULTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class StrategyFacts:
-    """The declarations of a strategy; rank/strategies/base.py explains them."""
-
-    name: str
-    needs: dict[str, Any]
-    options: dict[str, Any] = field(default_factory=dict)
-    approximate: dict[str, list[Any] | str] = field(default_factory=dict)
-    conditions: list[dict[str, Any]] = field(default_factory=list)
-    on_meta: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+# Other declarations of a strategy, which rank/strategies/base.py explains, with their
+# defaults.
+DECLARED: dict[str, Any] = {
+    "options": {},
+    "approximate": {},
+    "conditions": [],
+    "on_meta": False,
+}
 
 
 def literals(path: Path) -> dict[str, Any]:
@@ -176,13 +169,13 @@ def literals(path: Path) -> dict[str, Any]:
     return found
 
 
-def describe_strategy(path: Path, name: str) -> StrategyFacts:
+def describe_strategy(path: Path) -> dict[str, Any]:
     """The declarations of the strategy in a file.
 
     Raises:
         ValueError: one is missing or wrong; names the file.
     """
-    facts = _with_others(path)
+    facts = DECLARED | _with_others(path)
     for key in ("needs", "phases"):
         if key not in facts:
             raise ValueError(
@@ -192,8 +185,8 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
-    approximate, options = facts.get("approximate", {}), facts.get("options", {})
-    if strange := approximate.keys() - options.keys():
+    approximate = facts["approximate"]
+    if strange := approximate.keys() - facts["options"].keys():
         raise ValueError(f"{path}: approximate: no such options: {sorted(strange)}")
     for option, values in approximate.items():
         if not isinstance(values, list) and values != NOT_DEFAULT:
@@ -201,14 +194,8 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
                 f"{path}: approximate: {option}: expected a list of values, or "
                 f"{NOT_DEFAULT!r} for all but the default, not {values!r}"
             )
-    return StrategyFacts(
-        name=name,
-        needs={**STRATEGY_DEFAULTS, **facts["needs"]},
-        options=options,
-        approximate=approximate,
-        conditions=facts.get("conditions", []),
-        on_meta=facts.get("on_meta", False),
-    )
+    needs = {**STRATEGY_DEFAULTS, **facts["needs"]}
+    return {"needs": needs, **{key: facts[key] for key in DECLARED}}
 
 
 def _with_others(path: Path) -> dict[str, Any]:
@@ -240,7 +227,7 @@ SIZES = {
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
-def _read_model(_name: str, path: Path) -> dict[str, Any]:
+def _read_model(path: Path) -> dict[str, Any]:
     tree = read_source(path)
     if "build" not in defined_names(tree):
         raise ValueError(
@@ -263,7 +250,7 @@ def _read_model(_name: str, path: Path) -> dict[str, Any]:
     return {**facts, "options": options, "open": is_open}
 
 
-def _read_data(_name: str, path: Path) -> dict[str, Any]:
+def _read_data(path: Path) -> dict[str, Any]:
     declared, defined = literals(path), defined_names(read_source(path))
     if "SHAPE" not in declared:
         raise ValueError(f"{path}: has no SHAPE = {{...}} of literals ({_OF_DATA})")
@@ -282,12 +269,12 @@ def _read_data(_name: str, path: Path) -> dict[str, Any]:
 _OF_DATA = "docs/your-own-model.md explains what a data set defines"
 
 
-# Key of an experiment -> what reads a file that it names: name, path -> facts.
-READERS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
+# Key of an experiment -> what reads a file that it names: path -> facts.
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "model": _read_model,
     "data": _read_data,
-    "strategy": lambda name, path: describe_strategy(path, name).to_dict(),
-    "script": lambda name, _: StrategyFacts(name, dict(SCRIPT_NEEDS)).to_dict(),
+    "strategy": describe_strategy,
+    "script": lambda _: {**DECLARED, "needs": dict(SCRIPT_NEEDS)},
 }
 
 

@@ -15,7 +15,7 @@ from rankbench.cell import (
     spell_value,
 )
 from rankbench.matrix.catalog import Catalog, default_image
-from rankbench.matrix.declarations import NONE, StrategyFacts
+from rankbench.matrix.declarations import NONE
 from rankbench.matrix.own import OF_TORCHVISION, OwnFiles
 from rankbench.matrix.site import read_env
 from rankbench.own_files import (
@@ -64,8 +64,8 @@ def expand(
         chosen |= {"strategy": strategy, "options": options}
         facts, model = catalog.strategies[strategy], catalog.models[chosen["model"]]
         backend = chosen["backend"]
-        if not facts.needs["backends"]:
-            chosen["backend"] = facts.needs["own_backend"]
+        if not facts["needs"]["backends"]:
+            chosen["backend"] = facts["needs"]["own_backend"]
         launcher = choose_launcher(facts, chosen["backend"], preferred)
         if chosen["launcher"] == launcher:
             # Naming the automatic launcher must not change the cell's id.
@@ -75,7 +75,7 @@ def expand(
             device = "cuda" if cuda else "cpu"
         if chosen["image"] == default_image(catalog.images, chosen["backend"], device):
             chosen["image"] = "auto"
-        known = {**facts.options, **model["options"]}
+        known = {**facts["options"], **model["options"]}
         cell_id = _cell_id(chosen, known, schema, model.get("presets", {}))
         if (cell_id, backend) in asked:
             raise ValueError(f"the cell {cell_id} is listed twice")
@@ -104,14 +104,14 @@ def expand(
 
 
 def choose_launcher(
-    facts: StrategyFacts, backend: str, preferred: str | None = None
+    facts: Mapping[str, Any], backend: str, preferred: str | None = None
 ) -> str:
     """The launcher that `launcher: auto` means for a strategy over a backend.
 
     Args:
         preferred: the scheduler's own.
     """
-    own = facts.needs["launchers"]
+    own = facts["needs"]["launchers"]
     # oneCCL runs over Intel MPI, whose ranks cannot meet under srun.
     if preferred and backend != "ccl" and (not own or preferred in own):
         return preferred
@@ -189,8 +189,8 @@ def expand_variants(
                 f"{_EXAMPLES[key]}, got {entry!r}"
             )
         _check_name(key, name, catalog)
-        facts = catalog.models[name] if key == "model" else {}
-        known = facts["options"] if facts else catalog.strategies[name].options
+        facts = (catalog.models if key == "model" else catalog.strategies)[name]
+        known = facts["options"]
         place, given = f"{key}.{name}", {} if options is None else options
         for chosen in _combine(place, given, facts.get("presets", {})):
             # `build(**options)` takes what the experiment gives it.

@@ -150,9 +150,9 @@ def experiment_schema(catalog: Catalog) -> Schema:
     options: dict[str, list[str]] = {}
     # The plainest strategy that has the option comes first.
     for name, facts in sorted(
-        catalog.strategies.items(), key=lambda pair: len(pair[1].options)
+        catalog.strategies.items(), key=lambda pair: len(pair[1]["options"])
     ):
-        for option in facts.options:
+        for option in facts["options"]:
             options.setdefault(option, []).append(name)
     # Options that people give as keys of the experiment.
     schema["x-elsewhere"] = {

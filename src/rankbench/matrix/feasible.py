@@ -33,19 +33,19 @@ def marks_of(candidate: Candidate) -> list[str]:
     """Marks that are known before the cell runs."""
     cell, facts = candidate.cell, candidate.facts
     marks = []
-    lossy = is_lossy(cell.options, facts.approximate, facts.options)
-    splits = facts.needs["splits_batch"]
+    lossy = is_lossy(cell.options, facts["approximate"], facts["options"])
+    splits = facts["needs"]["splits_batch"]
     if isinstance(splits, str):
         splits = cell.options[splits] > 1
     if lossy or (splits and candidate.model["batch_statistics"]):
         marks.append("approximate")
-    if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
+    if cell.device == "cpu" and facts["needs"]["logical_on_cpu"]:
         marks.append("functional")
-    if cell.precision in facts.needs["other_arithmetic"]:
+    if cell.precision in facts["needs"]["other_arithmetic"]:
         marks.append("other-arithmetic")
     if candidate.model["emulated"]:
         marks.append("emulated")
-    if facts.on_meta and not candidate.model["on_meta"]:
+    if facts["on_meta"] and not candidate.model["on_meta"]:
         marks.append("built-whole")
     if candidate.is_oversubscribed:
         marks.append(OVERSUBSCRIBED)

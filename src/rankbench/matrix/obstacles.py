@@ -155,7 +155,7 @@ def _conditions(c: Candidate) -> Iterator[str]:
     if experts and experts < (top_k := options["top_k"]):
         yield f"top_k {top_k} of {c.cell.model} is more than its {experts} experts"
     said = {**c.cell.to_dict(), **c.cell.options}
-    for condition in c.facts.conditions:
+    for condition in c.facts["conditions"]:
         if fits(said, condition["if"]) and not fits(said, condition["then"]):
             yield str(condition["else"])
 

@@ -277,7 +277,7 @@ def _read(
     if not path.is_file():
         raise ValueError(f"{key}: there is no file {path}")
     files = find_files(path, more, **where)
-    facts = READERS[key](name, path)
+    facts = READERS[key](path)
     loaded = find_files(path, (), **where) if more else files
     needed = sorted(imports_of(files, loaded))
     missing = [package for package in needed if not _is_there(package)]
