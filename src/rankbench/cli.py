@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
 from rankbench import __version__
-from rankbench.commands import COMMANDS
+from rankbench.commands import COMMANDS, MEANT
 from rankbench.commands._options import BAD_INPUT, INTERRUPTED, OK, Command, declared
 from rankbench.environ import begin_safely, explain_module
 from rankbench.say import say
@@ -155,10 +155,7 @@ class _Parser(argparse.ArgumentParser):
             message += "".join(map(self._explain, words))
         elif "invalid choice" in message and self.usage == USAGE:
             word = message.split("'")[1]
-            near = get_close_matches(word, COMMANDS, 1)
-            message = f"{word}: no such command" + "".join(
-                f": did you mean {name!r}?" for name in near
-            )
+            message = f"{word}: no such command{_meant(word, COMMANDS)}"
         raise ValueError(f"{message} (`{self.prog} --help` explains)")
 
     def _explain(self, option: str) -> str:
@@ -166,13 +163,17 @@ class _Parser(argparse.ArgumentParser):
         from rankbench.schema import load_schema
 
         key = option.strip("-").replace("-", "_")
-        if key in load_schema("experiment")["properties"]:
+        if option not in MEANT and key in load_schema("experiment")["properties"]:
             return f": {key} is a key of the experiment file: set it there"
-        near = get_close_matches(option, self._option_string_actions, 1)
-        return f": did you mean {near[0]}?" if near else ""
+        return _meant(option, self._option_string_actions)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         say(message.rstrip("\n"), aside=file is sys.stderr)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = [MEANT[word]] if word in MEANT else get_close_matches(word, known, 1)
+    return "".join(f": did you mean {name}?" for name in near)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,9 @@ def test_results_need_no_experiment(folder, command, options, cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rum"], "rum: no such command: did you mean 'run'?"),
+        (["rum"], "rum: no such command: did you mean run?"),
+        (["history"], "history: no such command: did you mean compare --by date?"),
+        (["run", "--profile", "x"], "--profile: did you mean --site?"),
         (["status", "--overide", "x"], "--overide: did you mean --override?"),
         (["run", "--launches", "2"], "launches is a key of the experiment file"),
         (["run", "mien"], "mien does not exist (experiments and results here: config"),

@@ -5,7 +5,7 @@
 COMMANDS = {
     "init": ("set up", "write a new project folder, or site.yaml of a cluster"),
     "check": ("set up", "check an experiment, a file of your own, or a site"),
-    "images": ("set up", "build, test or show images"),
+    "images": ("set up", "build, pull or show images"),
     "run": ("measure", "measure an experiment, and print its answer and table"),
     "rerun": ("measure", "measure cells again, and write the table"),
     "status": ("measure", "show the state of every cell, or everything about one"),
@@ -15,4 +15,18 @@ COMMANDS = {
     "publish": ("share", "write a bundle, and a web page that needs no server"),
     "verify": ("share", "check the files of a bundle, and derive its tables again"),
     "replay": ("share", "measure the cells of a bundle here, and compare"),
+}
+
+# What other words for a command or an option mean.
+MEANT = {
+    "cells": "run -n",
+    "prepare": "run --prepare",
+    "show": "status CELL",
+    "site-check": "check --site",
+    "accept": "compare --at-least",
+    "history": "compare --by date",
+    "diff-models": "compare --models",
+    "predict": "answer --at",
+    "--experiment": "run FILE",
+    "--profile": "--site",
 }
