@@ -37,6 +37,8 @@ def seen(*transports: str, network: str | None = None, direct: bool | None = Non
          "Socket without GPUDirect"),
         ([seen("NET/IB/0", network="IB", direct=False), seen("NET/IB/0", network="IB",
          direct=True)], "IB with GPUDirect; IB without GPUDirect"),
+        ([seen("COLLNET/IB/0", "NVLS", network="IB", direct=True)],
+         "IB with GPUDirect, SHARP, NVLS"),
         # On one host nothing crosses the network that it has found.
         ([seen("P2P/CUMEM", network="Socket")], "P2P/CUMEM"),
         ([{"ranks": [0], "libraries": {"gloo": {"transport": "tcp"}}}], None),

@@ -29,6 +29,19 @@ def test_name_of_a_channel(said, name):
     assert read_log(line)["nccl"]["transports"] == [name]
 
 
+@pytest.mark.parametrize(
+    ("channels", "found"),
+    [
+        ("24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p", ["NVLS"]),
+        ("24 coll channels, 16 nvls channels, 32 p2p channels", ["NVLS"]),
+        ("16 coll channels, 0 nvls channels, 16 p2p channels", []),
+    ],
+)
+def test_switches_that_reduce(channels, found):
+    log = f"{logs.NCCL_2_29_ONE_HOST}n1:7:9 [0] NCCL INFO {channels}\n"
+    assert read_log(log)["nccl"]["transports"] == [*found, "P2P/CUMEM"]
+
+
 def test_both_libraries_are_named():
     assert read_log(logs.NCCL_2_10 + logs.UCX_1_13).keys() == {"nccl", "ucx"}
 

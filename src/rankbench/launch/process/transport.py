@@ -59,11 +59,15 @@ _CHANNEL = re.compile(
     r"NCCL INFO (?:Channel|CollNet) .*? via (.+?)(?: comm 0x.*)?\s*$", re.MULTILINE
 )
 _NETWORK = re.compile(r"NCCL INFO Using network (.+?)\s*$", re.MULTILINE)
+# Switches add up the data of GPUs; NCCL chooses by the size of a message.
+_NVLS = re.compile(r"NCCL INFO \d+ coll channels,.* [1-9]\d* nvls channels")
 
 
 def _read_nccl(text: str) -> Facts | None:
     """NCCL, and RCCL, which prints the same."""
     transports = {_name_channel(said) for said in _CHANNEL.findall(text)}
+    if _NVLS.search(text):
+        transports.add("NVLS")
     network = _NETWORK.search(text)
     if not transports and network is None:
         return None

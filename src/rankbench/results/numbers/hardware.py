@@ -214,9 +214,12 @@ def find_network(record: Record) -> str | None:
     for entry in record["transport"].get("seen") or []:
         nccl = entry["libraries"].get("nccl") or {}
         transports = [str(name) for name in nccl.get("transports") or ()]
-        way = ", ".join(transports)
-        if any(name.startswith(("NET/", "COLLNET/")) for name in transports):
-            way = f"{nccl.get('network') or 'network'}"
-            way += direct[nccl.get("gpudirect_rdma")]
-        ways.add(way)
+        kinds = {name.partition("/")[0] for name in transports}
+        if kinds & {"NET", "COLLNET"}:
+            way = direct[nccl.get("gpudirect_rdma")]
+            # Switches add up data: between hosts SHARP, within a host NVLS.
+            adding = {"COLLNET": "SHARP", "NVLS": "NVLS"}
+            transports = [f"{nccl.get('network') or 'network'}{way}"]
+            transports += [name for kind, name in adding.items() if kind in kinds]
+        ways.add(", ".join(transports))
     return "; ".join(sorted(ways - {""})) or None
