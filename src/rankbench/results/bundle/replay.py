@@ -205,9 +205,9 @@ class _Adapter:
                 for n, item in value.items()
                 if n not in self._without
             }
-        if key in ("exclude", "include", "zip"):
-            rules = value if isinstance(value, list) else [value]
-            return [self.adapt(r) for r in rules if not self._without & _keys_of(r)]
+        if key == "exclude":
+            rules = map(str, value if isinstance(value, list) else [value])
+            return [rule for rule in rules if not self._without & _keys_of(rule)]
         if isinstance(value, list):
             return [self.adapt(item, key) for item in value]
         if key not in _OWN_KEYS or not isinstance(value, str):
@@ -241,6 +241,5 @@ class _Adapter:
         return given
 
 
-def _keys_of(rule: Any) -> set[str]:
-    words = rule if isinstance(rule, dict) else str(rule).split()
-    return {str(word).partition("=")[0] for word in words}
+def _keys_of(rule: str) -> set[str]:
+    return {word.partition("=")[0] for word in rule.split()}
