@@ -40,6 +40,9 @@ MAX_RETRIES = 2
 # A disturbed launch is repeated in its round at most so often.
 MAX_REPEATS = 2
 
+# Suffix of an image's bill of materials, which is beside its sidecar.
+BILL = ".cdx.json"
+
 # Folders within an attempt for launches that are not measured.
 GATE, PROFILE = "gate", "profile"
 

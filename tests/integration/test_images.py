@@ -122,6 +122,9 @@ def test_image_has_its_provenance_beside_it(built):
     assert set(known["inputs"]) >= {"gloo.def", "gloo.sh", "requirements/cpu.txt"}
     assert known["apptainer"].startswith("apptainer version")
     assert "bash" in known["packages"]["dpkg"]
+    bill = json.loads((built.dir / "gloo-cpu.cdx.json").read_text())
+    listed = {one["name"]: one["version"] for one in bill["components"]}
+    assert listed == known["packages"]["dpkg"] | known["packages"]["pip"]
     assert known["facts"]["backends"] == ["gloo", "mpi"]
     programs = {"mpirun": True, "python3": True, "torchrun": True}
     assert known["facts"]["programs"] == programs

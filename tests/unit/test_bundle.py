@@ -13,7 +13,7 @@ import pytest
 
 from rankbench import __version__
 from rankbench.cli import main
-from rankbench.record import GATE, Layout
+from rankbench.record import BILL, GATE, Layout
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
 from rankbench.results.read import archive
 from rankbench.results.sections import METHOD
@@ -39,6 +39,12 @@ def write_results(root: Path) -> Layout:
     plan = json.loads(layout.plan.read_text())
     cells = plan["cells"]
     write_profile(layout, cells[1])
+    sidecar = root.parent / "images/gloo-cpu.json"
+    sidecar.parent.mkdir()
+    for path in (sidecar, sidecar.with_suffix(BILL)):
+        path.write_text(json.dumps({"sha256": "0" * 64}))
+    image = {"sidecar": str(sidecar), "sha256": "0" * 64, "recipe": "r"}
+    layout.plan.write_text(json.dumps({**plan, "images": {"gloo-cpu": image}}))
     for place in layout.records.glob("*/1/[1-6]"):
         (place / "rank0.log").write_text("it went well\n")
         (place / "claim.json").write_text("{}")
@@ -90,6 +96,7 @@ def test_a_bundle_has_what_was_measured_and_what_follows(made, tmp_path):
     whole = {"plan.json", "work/experiment.yaml", "about.json", "CITATION.cff"}
     plots = {f"plots/{n}.{s}" for n in ("scaling", "curves") for s in ("png", "svg")}
     assert {RECORD, STEPS, LOG, "SHA256SUMS", *whole, *plots, *TABLES} < files.keys()
+    assert {"images/gloo-cpu.json", "images/gloo-cpu.cdx.json"} < files.keys()
     assert f"work/code/{'a' * 16}/containers/gloo.def" in files
     assert "plots/profile-ddp.gloo.1x1.convnet.digits.svg" in files
     assert not [name for name in files if "claim" in name or "assets" in name]

@@ -31,7 +31,7 @@ from rankbench.launch.images.store import (
     load_images,
     reason_to_make,
 )
-from rankbench.launch.images.verify import check_file, read_image
+from rankbench.launch.images.verify import check_file, make_bill, read_image
 from rankbench.matrix.site import read_site
 from rankbench.schema import dump_yaml, load_yaml
 from tiny_images import write_containers
@@ -72,6 +72,16 @@ def make(image: Image, tell: Callable[[str], object] = print, **settings: str) -
     """Make an image where no mirror answers."""
     nowhere = {"debian_mirror": "http://localhost:1", "torch_index": "off"}
     make_image(image, tell, nowhere | settings, image.file.with_name("log"))
+
+
+def test_a_bill_of_materials_lists_the_packages():
+    packages = {"dpkg": {"g++": "4:12.2"}, "pip": {"PyYAML": "6.0"}}
+    known = {"sha256": "0" * 64, "built": "2026-11-27T19:00:00+00:00"}
+    known |= {"name": "gloo-cpu", "definition": "gloo.def", "packages": packages}
+    bill = make_bill(known)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    purls = [one["purl"] for one in bill["components"]]
+    assert purls == ["pkg:deb/debian/g%2B%2B@4%3A12.2", "pkg:pypi/pyyaml@6.0"]
 
 
 @pytest.mark.parametrize(

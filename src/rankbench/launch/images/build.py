@@ -40,11 +40,12 @@ from rankbench.launch.images.verify import (
     ask_facts,
     check_file,
     list_packages,
+    make_bill,
     read_image,
 )
 from rankbench.launch.processes import end_processes
 from rankbench.own_files import hash_file
-from rankbench.record import write_json
+from rankbench.record import BILL, write_json
 
 # Flavour -> GiB for the unpacked image during a build, and GiB that stay: downloads and
 # image.
@@ -193,6 +194,7 @@ def _make(work: Work, settings: Mapping[str, Any]) -> None:
         if sif == beside:
             os.replace(beside, image.file)
         write_json(image.sidecar, sidecar)
+        write_json(image.sidecar.with_suffix(BILL), make_bill(sidecar))
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")

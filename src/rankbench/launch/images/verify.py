@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
 from typing import Any
+from urllib.parse import quote
 
 from rankbench.cell import PROGRAMS
 from rankbench.launch.images import apptainer
@@ -133,6 +135,28 @@ def list_packages(sif: Path) -> dict[str, dict[str, str]]:
     return {
         "dpkg": dict(line.split() for line in dpkg.splitlines()),
         "pip": json.loads(pip),
+    }
+
+
+def make_bill(sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """The bill of materials of an image, in CycloneDX 1.6, from its sidecar alone."""
+    # That of a given image is not known.
+    debian = "deb/debian" if sidecar["definition"] else "deb"
+    components = [
+        {"type": "library", "name": package, "version": version, "purl": purl}
+        for kind, found in ((debian, "dpkg"), ("pypi", "pip"))
+        for package, version in sorted(sidecar["packages"][found].items())
+        for purl in [f"pkg:{kind}/{quote(package.lower())}@{quote(version, safe='')}"]
+    ]
+    version = f"sha256:{sidecar['sha256']}"
+    image = {"type": "container", "name": sidecar["name"], "version": version}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, version).urn,
+        "version": 1,
+        "metadata": {"timestamp": sidecar["built"], "component": image},
+        "components": components,
     }
 
 

@@ -19,6 +19,7 @@ from rankbench.assets import find_asset, list_code
 from rankbench.failures import find_failures
 from rankbench.own_files import files_below, hash_file
 from rankbench.record import (
+    BILL,
     GATE,
     PROFILE,
     RECORD_VERSION,
@@ -158,12 +159,14 @@ def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
 
 
 def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
-    """Name in the bundle, and file, of the sidecar of each image of the plan."""
+    """Name in the bundle, and file, of what lies beside each image of the plan."""
     for name, image in sorted(plan["images"].items()):
         sidecar = Path((image or {}).get("sidecar") or "")
         is_file = sidecar.is_file() and not sidecar.is_symlink()
         if is_file and read_json(sidecar).get("sha256") == image["sha256"]:
             yield f"{IMAGES}{name}.json", sidecar
+            if (bill := sidecar.with_suffix(BILL)).is_file():
+                yield f"{IMAGES}{name}{BILL}", bill
 
 
 def find_experiment(layout: Layout, plan: Any) -> Path:

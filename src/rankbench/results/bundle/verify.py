@@ -17,7 +17,7 @@ from typing import Any
 from rankbench import __version__
 from rankbench.own_files import files_below, hash_file, hash_files
 from rankbench.plan import PLAN_VERSION
-from rankbench.record import Layout, Record, read_json
+from rankbench.record import BILL, Layout, Record, read_json
 from rankbench.results.bundle import contents, signatures
 from rankbench.results.bundle.signatures import BundleSignature, Finding, Signers
 from rankbench.results.numbers.result_set import read
@@ -234,7 +234,8 @@ def _find_raw(
     paths = {*contents.find_measured(layout, plan), layout.experiment}
     paths.update(contents.find_code(layout, plan, records))
     names = {path.relative_to(layout.root).as_posix() for path in paths}
-    names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
+    for end in (".json", BILL):
+        names |= {f"{contents.IMAGES}{name}{end}" for name in plan["images"]}
     return names | {contents.CODE.format(version), contents.ABOUT}
 
 
