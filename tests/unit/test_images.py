@@ -75,13 +75,13 @@ def make(image: Image, tell: Callable[[str], object] = print, **settings: str) -
 
 
 def test_a_bill_of_materials_lists_the_packages():
-    packages = {"dpkg": {"g++": "4:12.2"}, "pip": {"PyYAML": "6.0"}}
+    packages = {"dpkg": {"g++": "4:12.2"}, "pip": {"A_b": "6.0"}}
     known = {"sha256": "0" * 64, "built": "2026-11-27T19:00:00+00:00"}
     known |= {"name": "gloo-cpu", "definition": "gloo.def", "packages": packages}
     bill = make_bill(known)
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     purls = [one["purl"] for one in bill["components"]]
-    assert purls == ["pkg:deb/debian/g%2B%2B@4%3A12.2", "pkg:pypi/pyyaml@6.0"]
+    assert purls == ["pkg:deb/debian/g%2B%2B@4%3A12.2", "pkg:pypi/a-b@6.0"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,8 @@ def make_bill(sidecar: Mapping[str, Any]) -> dict[str, Any]:
         {"type": "library", "name": package, "version": version, "purl": purl}
         for kind, found in ((debian, "dpkg"), ("pypi", "pip"))
         for package, version in sorted(sidecar["packages"][found].items())
-        for purl in [f"pkg:{kind}/{quote(package.lower())}@{quote(version, safe='')}"]
+        for name in [quote(package.lower().replace("_", "-"))]
+        for purl in [f"pkg:{kind}/{name}@{quote(version, safe='')}"]
     ]
     version = f"sha256:{sidecar['sha256']}"
     image = {"type": "container", "name": sidecar["name"], "version": version}
