@@ -285,7 +285,7 @@ def test_a_changed_default_makes_rows_stale_and_a_run_measures_them(again):
     before = records_of(again.root)
     done = again.snakemake("only=strategy=single", "experiment=experiment.yaml")
     assert done.returncode == 0, done.stdout
-    assert f"{ONE}  1 launches of 1 rank  (measured before the cell's" in done.stdout
+    assert f"{ONE}  1 launch of 1 rank  (measured before the cell's" in done.stdout
     after = records_of(again.root)
     assert before.items() < after.items()
     table = read_table(again.root)

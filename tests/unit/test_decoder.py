@@ -172,7 +172,7 @@ def test_a_cell_that_exceeds_the_memory_is_refused_with_numbers():
     # Both ranks of the host share its memory.
     reason = find_obstacle(ask(9.9, found))
     assert reason is not None
-    for number in ("10 GiB", "9.9", "rank 1", "step 5 GiB", "activations 4"):
+    for number in ("10 GiB", "9.9", "rank 1", "step 5 GiB", "activations 4", "fsdp"):
         assert number in reason
     unknown = {"unknown": "a script is not taken apart"}
     for memory, well in (

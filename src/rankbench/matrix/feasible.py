@@ -234,7 +234,8 @@ def why_too_large(c: Candidate) -> str | None:
     where = "host" if c.cell.device == "cpu" else "GPU"
     return (
         f"{c.cell.strategy} needs {judged['gib']:.3g} GiB on each {where} for "
-        f"{c.cell.model}; there are {has:.3g} (estimate of {describe_peaks(judged)})"
+        f"{c.cell.model}; there are {has:.3g} (estimate of {describe_peaks(judged)}): "
+        "a smaller batch_size, checkpointing, or fsdp or mesh on more devices take less"
     )
 
 

@@ -127,10 +127,12 @@ class Preview:
         return seconds / 3600
 
     def _describe(self, cell: PlannedCell) -> str:
-        lack, ranks = self.lacks[cell.id], _count(cell.shape.ranks, "rank")
+        lack = self.lacks[cell.id]
+        launches = _count(lack.launches, "launch")
+        ranks = _count(cell.shape.ranks, "rank")
         marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
         said = "" if lack.why == NOT_MEASURED else f"  ({lack.why})"
-        return f"{cell.id}  {lack.launches} launches of {ranks}{marks}{said}"
+        return f"{cell.id}  {launches} of {ranks}{marks}{said}"
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
@@ -150,7 +152,8 @@ class Preview:
             cost = f"at most {self._device_hours({}):.3g} device-hours ({limit})"
         else:
             cost = f"duration not known before the first launch ({limit})"
-        lines = [f"{launches} launches{more}, {processes} processes: {cost}"]
+        started = _count(processes, "process")
+        lines = [f"{_count(launches, 'launch')}{more}, {started}: {cost}"]
         unknown = [
             c for c in pending if c.cell.device == "cuda" and c.estimated_mib is None
         ]
@@ -178,7 +181,8 @@ class Preview:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    plural = noun + ("es" if noun[-1] in "hs" else "s")
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def _listed(title: str, lines: Sequence[str]) -> list[str]:
