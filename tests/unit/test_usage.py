@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from factories import make_cell
+from rankbench.rank.facts import usage
 from rankbench.rank.facts.usage import cpu_time
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.single import Single
@@ -82,7 +83,7 @@ def test_steps_have_their_own_peak_and_no_collection_of_garbage(tmp_path, monkey
             return torch.zeros(())
 
     for name in ("read_peaks", "reset_peaks"):
-        monkeypatch.setattr(loop, name, lambda _, name=name: seen.append(name))
+        monkeypatch.setattr(usage, name, lambda _, name=name: seen.append(name))
     cpu = torch.device("cpu")
     strategy = Noting(World(0, 1, 0, cpu, (cpu,), "none", 2), lambda *_: torch.ones(()))
     course = loop.Course(

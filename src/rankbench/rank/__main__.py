@@ -15,22 +15,10 @@ import os
 import sys
 from pathlib import Path
 
-from rankbench.environ import (
-    choose_cores,
-    physical_cores,
-    pin,
-    read_place,
-    restore_devices,
-)
+from rankbench import environ
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
-from rankbench.rank.world.lifeline import (
-    Duty,
-    Progress,
-    log_stacks,
-    report_failure,
-    watch_heartbeat,
-)
+from rankbench.rank.world import lifeline
 
 
 def run_rank(spec_path: Path, init_method: str = "env://") -> None:
@@ -41,8 +29,8 @@ def run_rank(spec_path: Path, init_method: str = "env://") -> None:
         init_method: URL at which the ranks meet.
     """
     spec = LaunchSpec.read(spec_path)
-    place = read_place()
-    restore_devices()
+    place = environ.read_place()
+    environ.restore_devices()
     # All output of this process, also that of libraries, goes to its own log.
     path = spec.log(place.rank)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -51,15 +39,17 @@ def run_rank(spec_path: Path, init_method: str = "env://") -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    log_stacks()
-    report = functools.partial(report_failure, spec.work, place.rank)
-    progress = Progress(spec.progress, place.rank)
-    watch_heartbeat(spec.heartbeat, spec.heartbeat_grace, report, progress)
+    lifeline.log_stacks()
+    report = functools.partial(lifeline.report_failure, spec.work, place.rank)
+    progress = lifeline.Progress(spec.progress, place.rank)
+    lifeline.watch_heartbeat(spec.heartbeat, spec.heartbeat_grace, report, progress)
     for kind, file in spec.own.items():
         variants.own[kind, getattr(spec.cell, kind)] = file
     affinity = os.sched_getaffinity(0)
     if cores := spec.shape.cores_per_rank:
-        pin(choose_cores(place.local_rank, cores, physical_cores()))
+        environ.pin(
+            environ.choose_cores(place.local_rank, cores, environ.physical_cores())
+        )
     name = spec.purpose if spec.cell.script is None else "script"
     # A quarter of the time of an import is a vain look for garbage.
     gc.disable()
@@ -71,7 +61,7 @@ def run_rank(spec_path: Path, init_method: str = "env://") -> None:
             importlib.import_module("torch._dynamo")
         gc.freeze()
         gc.enable()
-        duty = Duty(
+        duty = lifeline.Duty(
             spec=spec,
             place=place,
             init_method=init_method,

@@ -20,22 +20,7 @@ from typing import Any, TextIO
 from rankbench import __version__
 from rankbench.assets import find_asset
 from rankbench.launch.hosts.base import output_of, run_to_end, take_lock
-from rankbench.launch.images import apptainer
-from rankbench.launch.images.apptainer import (
-    MIRROR_REMEDY,
-    SPACE_REMEDY,
-    build_dir,
-    diagnose,
-)
-from rankbench.launch.images.store import (
-    SIDECAR_VERSION,
-    SOURCES,
-    Image,
-    Sidecar,
-    explain_folder,
-    reason_to_make,
-    requirements_of,
-)
+from rankbench.launch.images import apptainer, store
 from rankbench.launch.images.verify import (
     ask_facts,
     check_file,
@@ -69,7 +54,7 @@ class Work:
         step: the name of the one that is under way.
     """
 
-    image: Image
+    image: store.Image
     log: TextIO
     tell: Callable[[str], None]
     step: str = "preparation"
@@ -98,7 +83,7 @@ class Work:
 
 
 def make_image(
-    image: Image,
+    image: store.Image,
     tell: Callable[[str], None],
     settings: Mapping[str, Any] | None = None,
     log_path: Path | None = None,
@@ -123,19 +108,19 @@ def make_image(
     """
     settings, log_path = settings or {}, log_path or image.sidecar.with_suffix(".log")
     # Also in a shared folder that is read-only.
-    if not force and reason_to_make(image) is None:
+    if not force and store.reason_to_make(image) is None:
         check_file(read_image(image.describe()))
         return
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(image, tell), open(log_path, "w") as log:
-        if not force and reason_to_make(image) is None:
+        if not force and store.reason_to_make(image) is None:
             return  # It was just made.
         work = Work(image, log, tell)
         try:
             _make(work, settings)
         except (ValueError, OSError) as error:
             if isinstance(error, OSError):
-                error = ValueError(explain_folder(error, image.sidecar))
+                error = ValueError(store.explain_folder(error, image.sidecar))
             print(f"== {work.step} failed: {error}", file=log)
             raise ValueError(
                 f"image {image.name}: {work.step} failed after {work.seconds:.0f} s: "
@@ -172,8 +157,8 @@ def _make(work: Work, settings: Mapping[str, Any]) -> None:
             work.begin("sign")
             sign(sif, key)
             sha256 = hash_file(sif)
-        sidecar: Sidecar = {
-            "schema": SIDECAR_VERSION,
+        sidecar: store.Sidecar = {
+            "schema": store.SIDECAR_VERSION,
             "name": image.name,
             "sha256": sha256,
             "bytes": sif.stat().st_size,
@@ -216,7 +201,7 @@ def _obtain(work: Work, settings: Mapping[str, Any], beside: Path) -> Path:
             raise ValueError(f"{image.file} is missing: correct the key images")
         return image.file
     building, kept = SPACE[image.flavour]
-    needed = {build_dir(): building, beside.parent: kept}
+    needed = {apptainer.build_dir(): building, beside.parent: kept}
     check_space({place: gib for place, gib in needed.items() if place.exists()})
     check_builds(settings.get("image_key"))
     find_debootstrap()
@@ -309,7 +294,8 @@ def check_mirror(mirror: str, suite: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise ValueError(
-            f"the Debian mirror cannot be reached: {address}: {reason}: {MIRROR_REMEDY}"
+            f"the Debian mirror cannot be reached: {address}: {reason}: "
+            f"{apptainer.MIRROR_REMEDY}"
         ) from None
 
 
@@ -328,7 +314,7 @@ def check_builds(key: str | None) -> None:
         definition.write_text("Bootstrap: scratch\n")
         said = "".join(apptainer.run("build", nothing, definition))
         # Without a range of user ids, only images with something in them fail.
-        if why := diagnose(said):
+        if why := apptainer.diagnose(said):
             raise ValueError(why)
         if key:
             sign(nothing, key)
@@ -348,7 +334,7 @@ def check_space(needed: Mapping[Path, float]) -> None:
         if free < needs:
             raise ValueError(
                 f"{place} has {free:.1f} GiB free, the build needs {needs:g} GiB: "
-                f"{SPACE_REMEDY}"
+                f"{apptainer.SPACE_REMEDY}"
             )
 
 
@@ -384,7 +370,7 @@ def sign(sif: Path, key: str) -> None:
 
 @contextmanager
 def fetched(
-    image: Image, *, torch_index: str, log: Callable[[str], object]
+    image: store.Image, *, torch_index: str, log: Callable[[str], object]
 ) -> Iterator[Path]:
     """Yield a temporary folder with all wheels and sources of an image.
 
@@ -405,7 +391,7 @@ def fetched(
     downloads.mkdir(parents=True, exist_ok=True)
     folders = [
         _fetch(image, file, downloads, torch_index, log)
-        for file in requirements_of(image.promise)
+        for file in store.requirements_of(image.promise)
     ]
     with tempfile.TemporaryDirectory(prefix=".build-", dir=downloads) as together:
         # Two requirements files may name the same package.
@@ -416,7 +402,7 @@ def fetched(
 
 
 def _fetch(
-    image: Image,
+    image: store.Image,
     file: str,
     downloads: Path,
     torch_index: str,
@@ -425,7 +411,7 @@ def _fetch(
     """Return the folder of one requirements file; it exists only when complete."""
     name, key = Path(file).name, image.inputs[file][:12]
     place, options = downloads / f"{name}-{key}", []
-    if name != SOURCES:
+    if name != store.SOURCES:
         python = image.promise["python"]
         place = downloads / f"{name}-{python}-{key}"
         options = ["--python", python]
@@ -450,7 +436,7 @@ def _fetch(
 
 
 @contextmanager
-def _alone(image: Image, tell: Callable[[str], None]) -> Iterator[None]:
+def _alone(image: store.Image, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of an image: a second process waits and finds the image made."""
     try:
         image.lock.parent.mkdir(parents=True, exist_ok=True)
@@ -458,7 +444,7 @@ def _alone(image: Image, tell: Callable[[str], None]) -> Iterator[None]:
             tell(f"{image.name}  waiting: another process is making it")
             lock = take_lock(image.lock, wait=True)
     except OSError as error:
-        why = explain_folder(error, image.lock)
+        why = store.explain_folder(error, image.lock)
         raise ValueError(f"image {image.name}: {why}") from error
     assert lock is not None
     with lock:

@@ -14,15 +14,7 @@ from typing import Any, NamedTuple
 
 from rankbench.cell import REFERENCE, Cell
 from rankbench.launch.hosts.base import TIME_LIMIT, JobEnd
-from rankbench.launch.process.evidence import (
-    SILENT,
-    describe_stands,
-    find_raise,
-    last_error_line,
-    last_words,
-    quote_words,
-    shorten,
-)
+from rankbench.launch.process import evidence
 from rankbench.launch_spec import LaunchSpec
 
 
@@ -194,20 +186,22 @@ def _find_evidence(ending: Ending, outcome: Outcome) -> str:
         if named[2]:
             kind = ending.reports[rank]["error"]["type"]
             if kind == "HeartbeatLost":
-                return describe_stands({rank: log})
+                return evidence.describe_stands({rank: log})
             if kind == "ScriptError":
-                words = last_words(log)
+                words = evidence.last_words(log)
                 return f"it printed: {words}" if words else ""
-            frame = find_raise(log)
+            frame = evidence.find_raise(log)
             return f"at {frame}" if frame else ""
         logs.insert(0, {rank: log})
-    line = last_error_line(ending.log)
+    line = evidence.last_error_line(ending.log)
     for some in logs:
-        if found := describe_stands(some):
+        if found := evidence.describe_stands(some):
             return found
-        if line not in outcome.reason and (said := quote_words(some, outcome.reason)):
+        if line not in outcome.reason and (
+            said := evidence.quote_words(some, outcome.reason)
+        ):
             return said
-    if ending.stopped != "timeout" or line == SILENT or line in outcome.reason:
+    if ending.stopped != "timeout" or line == evidence.SILENT or line in outcome.reason:
         return ""
     return f"{ending.spec.cell.launcher} printed: {line}"
 
@@ -284,7 +278,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     gone = sorted(set(range(ending.spec.shape.ranks)) - ending.reports.keys())
     if errors and gone and not own:
         rank, error = next(iter(errors.items()))
-        lost = f"rank {rank} then lost it: {shorten(error['message'])}"
+        lost = f"rank {rank} then lost it: {evidence.shorten(error['message'])}"
         return Outcome("crashed", f"rank {gone[0]} ended without a word; {lost}")
     for rank, error in (own or errors).items():
         reason, cause = _of_rank(rank, error), error.get("cause")
@@ -297,12 +291,12 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     for rank, code in sorted(ending.exits.items()):
         if code == -signal.SIGTERM:
             continue  # The rank was told to end.
-        said = last_error_line(ending.rank_logs.get(rank, "") or ending.log)
+        said = evidence.last_error_line(ending.rank_logs.get(rank, "") or ending.log)
         return Outcome("crashed", f"rank {rank} ended with exit code {code}: {said}")
     who = f", nothing from rank {gone[0]}" if gone else ""
-    said = last_error_line(ending.rank_logs.get(gone[0], "") if gone else "")
-    if said == SILENT:
-        said = last_error_line(ending.log)
+    said = evidence.last_error_line(ending.rank_logs.get(gone[0], "") if gone else "")
+    if said == evidence.SILENT:
+        said = evidence.last_error_line(ending.log)
     reason = f"{launcher} ended with exit code {ending.returncode}{who}: {said}"
     return _blame(Outcome("crashed", reason), ending.log)
 
@@ -313,7 +307,7 @@ def signal_name(number: int) -> str:
 
 
 def _of_rank(rank: int, error: Mapping[str, Any]) -> str:
-    return f"rank {rank}: {error['type']}: {shorten(error['message'])}"
+    return f"rank {rank}: {error['type']}: {evidence.shorten(error['message'])}"
 
 
 # --- the gate: whether a strategy trains what one process trains ----------------------

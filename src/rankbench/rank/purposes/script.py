@@ -19,13 +19,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import distributed, nn
 
-from rankbench.environ import (
-    AGENT_STORE,
-    Place,
-    forget_place,
-    has_agent_store,
-    is_placed,
-)
+from rankbench import environ
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.own_files import JOINS, fill_arguments, values_of
 from rankbench.rank.facts import usage
@@ -65,13 +59,13 @@ def run(duty: Duty) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     frozen = spec.own_folders["strategy"]
     # What the script has left in the first folder may not be removable.
-    folder = spec.work / ("script-again" if is_placed() else "script")
+    folder = spec.work / ("script-again" if environ.is_placed() else "script")
     name = file.relative_to(frozen).as_posix()
     copy_folder(frozen, folder, spec.data_dir)
     again = None
-    if duty.place.size == 1 and not is_placed() and may_run_alone(frozen):
+    if duty.place.size == 1 and not environ.is_placed() and may_run_alone(frozen):
         # As a user starts it on one device. Many scripts then train without DDP.
-        again = forget_place()
+        again = environ.forget_place()
     else:
         os.environ |= place_variables(duty.place, duty.init_method)
     usage.reset_peaks(())
@@ -242,7 +236,7 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
     write_json(duty.spec.work / f"rank{place.rank}.json", report, durable=False)
 
 
-def place_variables(place: Place, init_method: str) -> dict[str, str]:
+def place_variables(place: environ.Place, init_method: str) -> dict[str, str]:
     """The variables that scripts read, whichever launcher started them.
 
     They are those of torchrun. With ``env://`` the launcher has set the place to meet.
@@ -256,11 +250,11 @@ def place_variables(place: Place, init_method: str) -> dict[str, str]:
     url = urlsplit(init_method)
     if url.scheme == "tcp":
         meeting = (str(url.hostname), str(url.port))
-    elif url.scheme == "file" or has_agent_store():
+    elif url.scheme == "file" or environ.has_agent_store():
         meeting = announce(place, init_method, find_free_port)
     else:
         return place.export()
-    names = ("MASTER_ADDR", "MASTER_PORT", AGENT_STORE)
+    names = ("MASTER_ADDR", "MASTER_PORT", environ.AGENT_STORE)
     return place.export() | dict(zip(names, (*meeting, "False"), strict=True))
 
 

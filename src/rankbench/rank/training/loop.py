@@ -25,13 +25,7 @@ from torch import Tensor
 
 from rankbench.cell import Cell
 from rankbench.launch_spec import TRAINING, WARM_UP
-from rankbench.rank.facts.usage import (
-    Surroundings,
-    cpu_time,
-    open_meter,
-    read_peaks,
-    reset_peaks,
-)
+from rankbench.rank.facts import usage
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.world.devices import (
     Runtime,
@@ -197,8 +191,8 @@ class Window:
         """Begin the warm-up."""
         self.devices, self.phases, self.steps = devices, phases, steps
         self._progress = progress
-        self._meter = open_meter(devices, local_rank)
-        self._surroundings = Surroundings(progress)
+        self._meter = usage.open_meter(devices, local_rank)
+        self._surroundings = usage.Surroundings(progress)
         progress.enter(WARM_UP)
         self.clock = Clock(devices, phases, warmup)
         self._begun = time.perf_counter()
@@ -207,8 +201,8 @@ class Window:
         self.clock.finish()
         self.warmup_s = time.perf_counter() - self._begun
         self.warmup = self.read()
-        self.setup_memory = read_peaks(self.devices)
-        reset_peaks(self.devices)
+        self.setup_memory = usage.read_peaks(self.devices)
+        usage.reset_peaks(self.devices)
         # Allocates events for as many marks per step as the warm-up had.
         self.clock = Clock(self.devices, self.phases, self.steps, self.clock.marks)
 
@@ -218,14 +212,14 @@ class Window:
         self._surroundings.begin()
         self._meter.begin()
         barrier()
-        self._used_before = cpu_time()
+        self._used_before = usage.cpu_time()
         self._begun = time.perf_counter()
 
     def close(self) -> None:
         """End the timed window."""
         self.clock.finish()
         self.window_s = time.perf_counter() - self._begun
-        self.cpu = cpu_time(since=self._used_before)
+        self.cpu = usage.cpu_time(since=self._used_before)
         self.energy = self._meter.end()
         self.surroundings = self._surroundings.end()
         self.seconds = self.read()
