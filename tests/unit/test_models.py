@@ -46,13 +46,6 @@ def test_unknown_name_lists_the_models():
         models.build("vgg", channels=1, image_size=28, classes=10)
 
 
-def test_channels_can_be_restricted():
-    sizes = {"image_size": 32, "classes": 10}
-    models.build("torchvision/resnet18", channels=3, **sizes)
-    with pytest.raises(ValueError, match=r"torchvision/resnet18 takes \[3\] channels"):
-        models.build("torchvision/resnet18", channels=1, **sizes)
-
-
 def test_resnet_is_that_of_torchvision():
     ours = models.build("resnet18", channels=3, image_size=64, classes=10)
     theirs = import_torchvision().models.resnet18(num_classes=10)

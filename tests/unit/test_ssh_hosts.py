@@ -78,7 +78,7 @@ def test_a_hostfile_of_mpirun_and_deepspeed(tmp_path):
     assert found == [("a", 2), ("b", 1), ("c", 1), ("d", 2)]
 
 
-@pytest.mark.parametrize("line", ["slots=2", "a slots=x", "a slots=1 weight=2", "a 2"])
+@pytest.mark.parametrize("line", ["slots=2", "a slots=x", "a slots=0 # x", "a 2"])
 def test_a_wrong_line_of_a_hostfile(tmp_path, line):
     (tmp_path / "hosts").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"hosts, line 1: .*such as `a slots=2`"):

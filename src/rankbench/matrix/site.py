@@ -263,7 +263,7 @@ def read_hostfile(path: Path) -> list[Host]:
     for number, line in enumerate(lines, start=1):
         said = line.partition("#")[0].strip()
         match = re.fullmatch(
-            r"([^\s=]+)(?:\s+slots=(\d+))?(?:\s+max[_-]slots=\d+)?", said
+            r"([^\s=]+)(?:\s+slots=([1-9]\d*))?(?:\s+max[_-]slots=\d+)?", said
         )
         if match:
             hosts.append({"name": match[1], "devices": int(match[2] or 1)})
@@ -313,8 +313,6 @@ def check_hosts(hosts: Sequence[Host], source: str) -> None:
             )
         if name in seen:
             raise ValueError(f"{source}: {name} appears twice")
-        if host["devices"] < 1:
-            raise ValueError(f"{source}: {name} has no devices")
         seen.add(name)
 
 

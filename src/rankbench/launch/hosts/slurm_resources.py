@@ -83,10 +83,6 @@ def ask_slurm_for(site: Mapping[str, Any], wanted: Asked) -> Resources:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-# Name of what a cell asks for -> option of sbatch, where that has another one.
-_OPTIONS = {"hosts": "nodelist"}
-
-
 def _options(site: Mapping[str, Any], wanted: Asked) -> list[str]:
     """The options of sbatch of a job.
 
@@ -106,7 +102,8 @@ def _options(site: Mapping[str, Any], wanted: Asked) -> list[str]:
     # Of an option that is there twice, the later one counts.
     for name, own in wanted.queue.items():
         if name not in ("partition", "qos"):
-            options.append(f"--{_OPTIONS.get(name, name)}={own}")
+            option = "nodelist" if name == "hosts" else name
+            options.append(f"--{option}={own}")
     return options
 
 

@@ -21,6 +21,11 @@ from rankbench.record import read_json
 # Mount point of files from outside; this folder exists in every image.
 _INSIDE = "/mnt"
 
+_MAKE = (
+    "`rankbench images` makes it, in a folder that all hosts must see (image_dir in "
+    "site.yaml)"
+)
+
 
 def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the expected file of an image and its SHA-256, from its sidecar.
@@ -39,9 +44,7 @@ def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
     if known.get("recipe") != planned["recipe"]:
         raise ValueError(
             f"image {name}: on the host {gethostname()} {sidecar} is missing or of "
-            "another definition, so the image cannot be verified: "
-            "`rankbench images` makes it, in a folder that all hosts must see "
-            "(image_dir in site.yaml)"
+            f"another definition: {_MAKE}"
         )
     wanted = {key: planned[key] for key in ("name", "file", "sidecar", "recipe")}
     return {**wanted, "sha256": known["sha256"]}
@@ -59,9 +62,7 @@ def check_file(image: Mapping[str, Any]) -> None:
     name, file, sidecar = (image[key] for key in ("name", "file", "sidecar"))
     if not Path(file).exists():
         raise ValueError(
-            f"image {name}: on the host {gethostname()} {file} is missing: "
-            "`rankbench images` makes it, in a folder that all hosts must see "
-            "(image_dir in site.yaml)"
+            f"image {name}: on the host {gethostname()} {file} is missing: {_MAKE}"
         )
     found = hash_file(Path(file))
     if found != image["sha256"]:

@@ -15,11 +15,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rankbench.environ import job_id, read_stat
 from rankbench.launch.hosts.base import has_ended
 from rankbench.record import Layout, numbered, read_json, write_json
+
+_Kept = TypeVar("_Kept")
 
 HEARTBEAT = "work/heartbeat"
 
@@ -99,11 +101,20 @@ def read_owner(directory: Path) -> Owner:
     Raises:
         ValueError: the claim is damaged.
     """
-    value = read_json(directory / "claim.json")
+    return _read(directory / "claim.json", Owner)
+
+
+def _read(path: Path, kind: type[_Kept]) -> _Kept:
+    """What a file keeps.
+
+    Raises:
+        ValueError: it is damaged; names the file.
+    """
+    value = read_json(path)
     try:
-        return Owner(**value)
-    except TypeError as error:
-        raise ValueError(f"{directory}/claim.json is damaged: {error}") from error
+        return kind(**value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def open_claims(attempt_dir: Path) -> list[tuple[int, Path]]:
@@ -145,19 +156,14 @@ class Request:
     profile: bool = False
     budget: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.launches < 1 or type(self.attempt) is not int:
+            raise ValueError("expected numbers of launches and of an attempt")
+
 
 def read_request(layout: Layout, cell_id: str) -> Request | None:
     path = layout.request(cell_id)
-    if not path.exists():
-        return None
-    value = read_json(path)
-    try:
-        request = Request(**value)
-        if request.launches < 1 or type(request.attempt) is not int:
-            raise ValueError("expected numbers of launches and of an attempt")
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    return request
+    return _read(path, Request) if path.exists() else None
 
 
 def make_request(

@@ -18,22 +18,8 @@ NEEDS = {
 
 _ENDED = re.compile(r"^srun: error: \S+: tasks? ([\d,-]+): (.+?)\.?$", re.MULTILINE)
 _CODE = re.compile(r"Exited with exit code (\d+)")
-_SIGNALS = {
-    "Out Of Memory": signal.SIGKILL,
-    **{
-        signal.strsignal(number): number
-        for number in (
-            signal.SIGKILL,
-            signal.SIGTERM,
-            signal.SIGSEGV,
-            signal.SIGABRT,
-            signal.SIGBUS,
-            signal.SIGFPE,
-            signal.SIGILL,
-            signal.SIGINT,
-        )
-    },
-}
+_SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
+_SIGNALS["Out Of Memory"] = signal.SIGKILL
 
 
 def build_argv(spec: LaunchSpec) -> list[str]:

@@ -354,7 +354,7 @@ def load(
     Raises:
         DataError: the prepared file is missing or damaged.
         ValueError: there is no such data set, or the images cannot be converted to this
-            number of channels, or sequences are shorter.
+            number of channels.
     """
     dataset = dataset or variants.load("data", name)
     shape = dataset.SHAPE
@@ -387,11 +387,6 @@ def _load_tokens(
     name: str, dataset: Any, offered: Mapping[str, Any]
 ) -> tuple[Tokens, Tokens, int]:
     context, vocabulary = offered["context"], offered["vocabulary"]
-    longest = dataset.SHAPE.get("longest_context", dataset.SHAPE["context"])
-    if context > longest:
-        raise ValueError(
-            f"{name} has sequences of {longest} tokens or less, not {context}"
-        )
     arrays: TokenArrays = variants.call(dataset.generate, offered)
     try:
         arrays.check(vocabulary, context)

@@ -53,10 +53,9 @@ def build(
         sizes: of the data: channels, image_size and classes, or vocabulary and context.
 
     Raises:
-        ValueError: there is no such model, or it cannot process such images.
+        ValueError: there is no such model.
     """
     module = _load(name)
-    _check(name, getattr(module, "NEEDS", {}), **sizes)
     given = complete(name, options)
     sizes |= {key: given.pop(key) or sizes[key] for key in sizes if key in given}
     model = variants.call(module.build, sizes, **given)
@@ -100,20 +99,6 @@ def example_inputs(sizes: Mapping[str, int], samples: int) -> Tensor:
         return torch.zeros(samples, sizes["context"], dtype=torch.int64)
     side = sizes["image_size"]
     return torch.empty(samples, sizes["channels"], side, side)
-
-
-def _check(name: str, needs: dict[str, Any], **sizes: int) -> None:
-    wanted = needs.get("inputs", "images")
-    if (wanted == "tokens") != ("context" in sizes):
-        raise ValueError(f"{name} takes {wanted}")
-    if wanted == "tokens":
-        return
-    channels, image_size = sizes["channels"], sizes["image_size"]
-    least, allowed = needs.get("min_image_size", 1), needs.get("channels")
-    if image_size < least:
-        raise ValueError(f"{name} needs images of {least} pixels, not {image_size}")
-    if allowed is not None and channels not in allowed:
-        raise ValueError(f"{name} takes {allowed} channels, not {channels}")
 
 
 def find_parts(model: nn.Module) -> list[nn.Module]:

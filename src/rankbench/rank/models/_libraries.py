@@ -20,9 +20,8 @@ def find(name: str) -> SimpleNamespace:
     """The model LIBRARY/NAME, in place of the file of a model.
 
     Returns:
-        NEEDS, what `models.build` checks; build, whose options go to the library;
-        image_size, which returns the side of the images that the model is made for, or
-        None if it takes tokens.
+        build, whose options go to the library; image_size, which returns the side of
+        the images that the model is made for, or None if it takes tokens.
 
     Raises:
         ValueError: there is no such library.
@@ -30,11 +29,11 @@ def find(name: str) -> SimpleNamespace:
     library, _, model = name.partition("/")
     if library not in _FINDERS:
         raise ValueError(f"{name!r}: expected one of {', '.join(_FINDERS)} before /")
-    needs, build, image_size = _FINDERS[library](model)
-    return SimpleNamespace(NEEDS=needs, build=build, image_size=image_size)
+    build, image_size = _FINDERS[library](model)
+    return SimpleNamespace(build=build, image_size=image_size)
 
 
-_Found = tuple[dict[str, Any], Callable[..., nn.Module], Callable[[], int] | None]
+_Found = tuple[Callable[..., nn.Module], Callable[[], int] | None]
 
 
 def _of_torchvision(name: str) -> _Found:
@@ -52,7 +51,7 @@ def _of_torchvision(name: str) -> _Found:
         weights = import_torchvision().models.get_model_weights(name).DEFAULT
         return int(weights.transforms().crop_size[0])
 
-    return {"channels": [3]}, build, image_size
+    return build, image_size
 
 
 def _of_timm(name: str) -> _Found:
@@ -76,7 +75,7 @@ def _of_timm(name: str) -> _Found:
         found = _import_timm().get_pretrained_cfg(name)
         return int(found.input_size[-1]) if found else 224
 
-    return {}, build, made_for
+    return build, made_for
 
 
 def _import_timm() -> Any:
@@ -95,7 +94,7 @@ def _of_transformers(name: str) -> _Found:
             config.max_position_embeddings = context
         return LanguageModel(transformers.AutoModelForCausalLM.from_config(config))
 
-    return {"inputs": "tokens"}, build, None
+    return build, None
 
 
 class LanguageModel(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,12 +53,8 @@ def operation(
     horovod = _horovod()
     whole = torch.zeros(size // 4, device=device)
     # One name for each size, because Horovod remembers the shape of a name.
-    calls: dict[str, Callable[[], None]] = {
-        "all_reduce": lambda: horovod.allreduce_(
-            whole, op=horovod.Sum, name=f"rankbench.{size}"
-        ),
-    }
-    return calls[name]
+    given = {"op": horovod.Sum, "name": f"rankbench.{size}"}
+    return {"all_reduce": partial(horovod.allreduce_, whole, **given)}[name]
 
 
 def largest(value: float) -> float:

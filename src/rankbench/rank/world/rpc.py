@@ -50,8 +50,7 @@ def operation(
         """Send to the next rank, and wait for its answer."""
         rpc.rpc_sync(name_of((me + 1) % ranks), _take, (whole,))
 
-    calls: dict[str, Callable[[], None]] = {"send_recv": pass_on}
-    return calls[name]
+    return {"send_recv": pass_on}[name]
 
 
 def largest(value: float) -> float:
