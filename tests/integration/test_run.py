@@ -411,6 +411,20 @@ def test_an_interrupted_round_is_completed_first(in_turns, tmp_path):
     assert len({record["round"]["seed"] for record in records_in(project)}) == 1
 
 
+@pytest.mark.long
+def test_cells_are_measured_one_after_the_other_on_request(project):
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: manual\norder: cells\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    ordered = sorted(records_in(project), key=lambda record: record["ended"])
+    cells = [record["cell_id"] for record in ordered]
+    assert cells[0] == cells[1] != cells[2] == cells[3]
+    assert not any("round" in record for record in ordered)
+
+
 def test_rows_of_a_rerun_base_are_unpaired_and_with_it_paired(project):
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"

@@ -337,7 +337,7 @@ def _measured(
         ],
         "software": {"python": "3.11.7", "torch": "2.13.0", "cuda": None, "nccl": None},
         "code": {"commit": "0" * 40, "dirty": False, "rank": CODE, "cell": None},
-        "launcher": {"name": "spawn", "argv": [], "env": {}},
+        "launcher": {"name": "spawn", "argv": ["spawn", "a cell"], "env": {}},
         "marks": [],
         "gate": {"status": "ok"},
     }

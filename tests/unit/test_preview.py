@@ -136,7 +136,7 @@ def test_next_of_the_answer_and_the_preview_agree_on_the_time(tmp_path, cli):
             path = layout.summary(cell["id"], 1)
             write_json(path, {**facts, "image": None, "enough": None})
     plan = read_plan(layout.plan)
-    plan.experiment.update(gate=True, profile=False, budget=None)
+    plan.experiment.update(gate=True, profile=False, budget=None, order="rounds")
     plan.experiment["allocation"] = "cell"
     plan.site.update(max_job_minutes=None, software="native")
     preview = Preview(Run(plan, layout, list(plan.cells.values())))

@@ -220,8 +220,21 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path):
     assert set(found["topology"].jobs) == {"1x1", "2x1"} | apart
     assert set(found["experiment"].jobs) == {"experiment"} | apart
     assert found["experiment"].jobs["experiment"]["nodes"] == 2
+    assert {*found["topology"].apart} == {*found["experiment"].apart} == apart
+    # A cell of one host waits with two in the job that all share; no array is in it.
+    held = found["experiment"].held
+    ranks = {c.id: c.shape.ranks for c in found["experiment"].chosen}
+    beside = sum(ranks[cell] for cell in apart)
+    shared = found["experiment"].pending.keys() - apart
+    own = beside + sum(ranks[cell] for cell in shared)
+    launches = 4 * 60 / 3600  # of a cell
+    assert held["cell"] == pytest.approx(launches * own)
+    assert held["experiment"] == pytest.approx(launches * (beside + 2 * len(shared)))
+    (line,) = (one for one in found["experiment"].lines() if "by allocation" in one)
+    assert line.endswith(f"experiment {held['experiment']:.3g}")
     alone = Preview(share(tmp_path, "allocation: cell"))
     assert set(alone.jobs) == set(alone.pending)
+    assert (alone.apart, alone.held) == ([], {})
     # Launches that are added take turns, so that they can be compared.
     added = share(tmp_path, "allocation: cell")
     added.more = dict.fromkeys(list(alone.pending)[:2], 8)

@@ -267,6 +267,19 @@ def test_throughput_per_device_has_launches_and_the_goal(tmp_path):
     assert not [line for line in lines_of(axes) if to_rgb(line.get_color())[0] != 0.5]
 
 
+def test_exposed_communication_is_a_share_of_the_step(tmp_path):
+    """Of strategies that tell it, on several numbers of devices."""
+    layout = write_cells(tmp_path, plan_cell("ddp"), plan_cell("ddp", "1x2"))
+    (axes,) = drawings_of(read(layout))["communication"].draw(6.4).axes
+    shown = [line for line in axes.get_lines() if line.get_markersize() == 5.5]
+    assert [list(line.get_ydata()) for line in shown] == [[pytest.approx(12)]] * 2
+    write_results(read(layout), plots=False)
+    shares = pd.read_csv(layout.section("scaling"))["exposed_pct"]
+    assert list(shares) == [12, 12]
+    none = write_cells(tmp_path / "none", plan_cell("ddp", "1x2"))
+    assert "communication" not in drawings_of(read(none))
+
+
 def test_the_cost_joins_the_rows_that_no_other_beats(tmp_path):
     cells = [plan_cell("single"), plan_cell("ddp", "1x1"), plan_cell("ddp", "1x2")]
     (axes,) = draw(tmp_path, "cost", *cells, rates=[800, 400, 1500]).axes

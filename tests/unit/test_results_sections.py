@@ -14,6 +14,7 @@ from rankbench.record import Layout
 from rankbench.results.elements.plotting import color_phases
 from rankbench.results.numbers.result_set import read
 from rankbench.results.render.files import write_results
+from rankbench.results.sections import load_sections
 from rankbench.results.sections.profiles import (
     MOST_RANKS,
     draw_timeline,
@@ -140,6 +141,16 @@ def test_bubble_stands_beside_the_ideal_and_the_speedup(tmp_path):
         assert [row[name] for row in rows] == values
     assert [float(row["speedup"]) for row in rows] == pytest.approx([1.125, 1.5])
     assert "<summary>Pipelines</summary>" in layout.report.read_text()
+    # And over their number: those of one schedule in one line.
+    (drawing,) = load_sections()["pipeline"].make(read(layout)).drawings
+    (axes,) = drawing.draw(6.4).axes
+    shown = [
+        (*line.get_xdata(), *line.get_ydata())
+        for line in axes.get_lines()
+        if line.get_markersize() == 5.5
+    ]
+    speedups = [pytest.approx(float(row["speedup"]), rel=1e-3) for row in rows]
+    assert shown == [(2, speedups[0]), (8, speedups[1])]
 
 
 # --- profiles: operators, traces, pictures, and what is removed with them -------------
@@ -345,6 +356,38 @@ def test_utilisation_is_a_mean_over_launches(tmp_path):
     assert row["CPU of each rank"] == "95 %, 60 %"
     assert row["GPU of each device"] == "85 %, ?"
     assert row["memory of each rank (MiB)"] == "350, 351"
+
+
+TIMERS = {"forward_ms": 3.0, "backward_ms": 5.0, "communication_ms": 4.0}
+
+
+def test_timers_of_ddp_stand_beside_our_phases(tmp_path):
+    def change(*timers: dict[str, float]) -> Callable[[dict[str, Any]], object]:
+        def apply(record: dict[str, Any]) -> None:
+            for rank, own in zip(record["ranks"], timers, strict=True):
+                rank["details"] = {"ddp_timers": own and {**own, "iteration": 10}}
+
+        return apply
+
+    known = {**TIMERS, "overlap_ms": 2.5}
+    both = change(known, {**known, "forward_ms": 4.0})
+    rows = read_tables(write_ddp(tmp_path / "all", both))["DDP's own timers"]
+    assert [(row["phase"], row["DDP's (ms)"]) for row in rows] == [
+        ("forward", "3.5"),
+        ("backward", "5"),
+        ("communication", "1.5"),
+    ]
+    ours = [float(row["ours (ms)"]) for row in rows]
+    layout = Layout(tmp_path / "all")
+    (phases,) = read_rows(layout, "phases")
+    for row, own in zip(rows, ours, strict=True):
+        assert f"{row['phase']} {own:g}" in phases["phases_ms"]
+    # A timer that a torch lacks, and a rank that has none.
+    rows = read_tables(write_ddp(tmp_path / "some", change(known, TIMERS)))
+    assert [row["phase"] for row in rows["DDP's own timers"]] == ["forward", "backward"]
+    assert "DDP's own timers" not in read_tables(
+        write_ddp(tmp_path / "none", change(known, {}))
+    )
 
 
 NIC = {"name": "eth0", "driver": "mlx5_core", "model": "15b3:1017", "gbit_s": 25.0}

@@ -79,7 +79,8 @@ def test_every_cell_has_a_part_that_says_what_it_is(shown):
     # Links lead to parts that exist.
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
     reasons = ("rank 1 ended by SIGSEGV", "nccl carries CUDA tensors only")
-    for part in (f"rankbench rerun {DDP}", *reasons, "oversubscribe"):
+    command = "spawn 'a cell'"
+    for part in (f"rankbench rerun {DDP}", command, *reasons, "oversubscribe"):
         assert part in text
     # What all cells share stands once, above the table.
     assert "learning_rate" not in text.partition("Each cell")[2]

@@ -17,6 +17,8 @@ from rankbench.plan import Plan, PlannedCell, PredictedCell
 from rankbench.schedulers import SCHEDULERS
 from rankbench.schema import in_file
 
+# Values of `order`.
+ROUNDS = "rounds"
 # Values of `allocation`.
 CELL, TOPOLOGY, EXPERIMENT = "cell", "topology", "experiment"
 
@@ -123,10 +125,12 @@ def _check_sharing(
             "budget ends the rounds of all cells at the same time, and jobs of several "
             "partitions or hosts do not wait for each other: remove it, or name one"
         )
-    if values["budget"] is not None and has_queue and allocation != EXPERIMENT:
+    in_rounds = values["order"] == ROUNDS
+    together = in_rounds and (allocation == EXPERIMENT or not has_queue)
+    if values["budget"] is not None and not together:
+        remedy = "allocation: experiment" if in_rounds else "order: rounds"
         raise ValueError(
-            "budget ends the rounds of all cells at the same time: it needs "
-            "allocation: experiment"
+            f"budget ends the rounds of all cells at the same time: it needs {remedy}"
         )
 
 

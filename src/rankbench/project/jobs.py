@@ -22,6 +22,7 @@ from rankbench.launch.hosts.slurm_resources import (
     check_resources,
     job_resources,
     job_seconds,
+    launch_seconds,
 )
 from rankbench.launch.images.store import reason_to_make
 from rankbench.launch.job.claim import read_request
@@ -116,11 +117,8 @@ def jobs_of(run: Run) -> dict[str, Job]:
     """
     if run.jobs is not None:
         return run.jobs
-    pending = [cell for cell in run.feasible if cell.id in find_pending(run)]
-    _check_budget(run, pending)
-    groups: dict[str, list[PlannedCell]] = {}
-    for cell in pending:
-        groups.setdefault(_group_of(run, cell), []).append(cell)
+    groups = _group(run)
+    _check_budget(run, [cell for group in groups.values() for cell in group])
     jobs: dict[str, Job] = {}
     for name, group in groups.items():
         ids = [cell.id for cell in group]
@@ -138,19 +136,34 @@ def jobs_of(run: Run) -> dict[str, Job]:
     return jobs
 
 
-def _group_of(run: Run, cell: PlannedCell) -> str:
-    """Return the name of the job that measures a cell: its id if it has its own."""
-    if not scheduler_of(run.plan.site).has_queue:
-        return ON_THIS_MACHINE
-    # What is added settles comparisons, and only launches in turn are compared.
-    is_added = len(run.more) > 1
-    allocation = EXPERIMENT if is_added else run.plan.experiment["allocation"]
-    if allocation == CELL or _is_array(cell):
-        return cell.id
-    name = cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
-    # Before it: `experiment.2` is the second part of a job that is split.
-    asked = (safe_name(value) for value in cell.cell.queue.values())
-    return ".".join((*asked, name))
+def _group(run: Run, allocation: str | None = None) -> dict[str, list[PlannedCell]]:
+    """Return the pending cells by the names of their jobs.
+
+    The name of a job is the id of its cell if it has no other.
+
+    Args:
+        run: the run.
+        allocation: as if the experiment had this one; None for its own.
+    """
+    has_queue = scheduler_of(run.plan.site).has_queue
+    if allocation is None:
+        # What is added settles comparisons, and only launches in turn are compared.
+        is_added = len(run.more) > 1
+        allocation = EXPERIMENT if is_added else run.plan.experiment["allocation"]
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in run.feasible:
+        if cell.id not in find_pending(run):
+            continue
+        name = ON_THIS_MACHINE
+        if has_queue and (allocation == CELL or _is_array(cell)):
+            name = cell.id
+        elif has_queue:
+            # Before it: `experiment.2` is the second part of a job that is split.
+            asked = (safe_name(value) for value in cell.cell.queue.values())
+            shared = cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
+            name = ".".join((*asked, shared))
+        groups.setdefault(name, []).append(cell)
+    return groups
 
 
 def _is_array(cell: PlannedCell) -> bool:
@@ -256,6 +269,24 @@ def mean_of_cell(run: Run, cell_id: str) -> float | None:
             if (found := mean_seconds(counting(records))) is not None:
                 return found
     return None
+
+
+def held_hours(run: Run, allocation: str) -> float:
+    """Return device-hours of the pending launches at most, with idle devices of jobs.
+
+    Args:
+        run: the run, on a site with a queue.
+        allocation: as if the experiment had this one.
+    """
+    pending, limit = find_pending(run), run.plan.experiment["time_limit"]
+    seconds = 0.0
+    for group in _group(run, allocation).values():
+        sizes = [cell.cell.size for cell in group]
+        devices = max(size.devices_per_node for size in sizes)
+        lacks = (pending[cell.id] for cell in group)
+        lasts = (lack.total * launch_seconds(lack.mean, limit) for lack in lacks)
+        seconds += max(size.nodes for size in sizes) * devices * sum(lasts)
+    return seconds / 3600
 
 
 def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:

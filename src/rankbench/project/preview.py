@@ -7,9 +7,11 @@ from typing import Any
 
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.launch.images.store import reason_to_make
+from rankbench.matrix.plan import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
 from rankbench.plan import PlannedCell
 from rankbench.project.jobs import (
     find_pending,
+    held_hours,
     jobs_of,
     mean_of_cell,
     resources_of,
@@ -39,6 +41,9 @@ class Preview:
         jobs: name -> hosts of each Slurm job (`nodes`) and its time limit (`minutes`);
             empty on a site without Slurm.
         in_rounds: whether the launches of these cells take turns.
+        held: allocation -> device-hours of the run at most, with idle devices of jobs;
+            empty if each cell has a job.
+        apart: cells that cannot share a job although others do.
         too_long: which job exceeds the time limit of its partition, if one does.
     """
 
@@ -65,7 +70,15 @@ class Preview:
             name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
             for name, job in asked.items()
         }
-        self.in_rounds = any(len(job.cells) > 1 for job in jobs.values())
+        shares = any(len(job.cells) > 1 for job in jobs.values())
+        self.in_rounds = shares and experiment["order"] == ROUNDS
+        self.held = {
+            allocation: held_hours(run, allocation)
+            for allocation in (CELL, TOPOLOGY, EXPERIMENT)
+            if has_queue and shares
+        }
+        apart = [job.cells[0] for job in jobs.values() if job.here]
+        self.apart = [] if experiment["allocation"] == CELL else apart
         self.too_long = why_too_long(run)
 
     @property
@@ -175,6 +188,13 @@ class Preview:
                 f"{_count(len(self.jobs), 'job')}; the longest may take "
                 f"{self.jobs[longest]['minutes']} minutes on {hosts}: {longest}"
             )
+        if self.held:
+            hours = ", ".join(f"{name} {own:.3g}" for name, own in self.held.items())
+            said = "device-hours at most, idle hosts included, by allocation"
+            lines.append(f"{said}: {hours}")
+        if self.apart:
+            said = "in jobs of their own, because a job array has a job for each host"
+            lines.append(f"{said}: {', '.join(self.apart)}")
         if self.too_long:
             lines.append(f"too long: {self.too_long}")
         return lines

@@ -81,37 +81,39 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
             say(cell_id, f"{cell_id}  not measured: {error}")
     budget = plan.experiment["budget"]
     others = _read_others(layout, plan, job["cells"], project)
+    in_turn = plan.experiment["order"] == "rounds"
     with Stop().listening() as stop:
-        rounds = Rounds(attempts, say=say, budget=budget, others=others)
-        for attempt in rounds.find_unfinished():
-            # Data or image were not made, or are not here.
-            needs = find_needs([(attempt.planned.image, attempt.cell.data)])
-            try:
-                why = explain_failures(layout, needs) or attempt.refuse_host()
-            except (ValueError, OSError) as error:
-                why = str(error)
-            if why:
-                say(attempt.id, f"{attempt.id}  not measured: {why}")
-                del rounds.attempts[attempt.id]
-        if rounds.find_unfinished():
-            measured = list(rounds.attempts.values())
-            with _open_hosts(measured, plan, stop, say) as (choose, devices):
-                if plan.experiment["network_check"]:
-                    widest = max(measured, key=lambda each: each.shape.nodes)
-                    hosts = choose(widest, 0)
-                    check_network(layout, plan.site, hosts, partial(say, widest.id))
-                rounds.run(choose, stop, devices=devices, at_most=job["rounds"])
-        for cell_id, attempt in rounds.attempts.items():
-            verdict = rounds.verdicts[cell_id]
-            if verdict.complete:
-                enough = rounds.enough.get(cell_id)
-                statuses[cell_id] = _end(layout, attempt, verdict, enough, say)
-            elif is_last:
-                say(
-                    cell_id,
-                    f"{cell_id}  not measured: its job ended with {verdict.ok} "
-                    f"of {verdict.wanted} launches: run again to continue",
-                )
+        for together in [attempts] if in_turn else [[one] for one in attempts]:
+            rounds = Rounds(together, say=say, budget=budget, others=others)
+            for attempt in rounds.find_unfinished():
+                # Data or image were not made, or are not here.
+                needs = find_needs([(attempt.planned.image, attempt.cell.data)])
+                try:
+                    why = explain_failures(layout, needs) or attempt.refuse_host()
+                except (ValueError, OSError) as error:
+                    why = str(error)
+                if why:
+                    say(attempt.id, f"{attempt.id}  not measured: {why}")
+                    del rounds.attempts[attempt.id]
+            if rounds.find_unfinished():
+                measured = list(rounds.attempts.values())
+                with _open_hosts(measured, plan, stop, say) as (choose, devices):
+                    if plan.experiment["network_check"]:
+                        widest = max(measured, key=lambda each: each.shape.nodes)
+                        hosts = choose(widest, 0)
+                        check_network(layout, plan.site, hosts, partial(say, widest.id))
+                    rounds.run(choose, stop, devices=devices, at_most=job["rounds"])
+            for cell_id, attempt in rounds.attempts.items():
+                verdict = rounds.verdicts[cell_id]
+                if verdict.complete:
+                    enough = rounds.enough.get(cell_id)
+                    statuses[cell_id] = _end(layout, attempt, verdict, enough, say)
+                elif is_last:
+                    say(
+                        cell_id,
+                        f"{cell_id}  not measured: its job ended with {verdict.ok} "
+                        f"of {verdict.wanted} launches: run again to continue",
+                    )
     if name in jobs:
         write_json(layout.job(name), statuses)
     return not is_last or len(statuses) == len(job["cells"])

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import html
 import re
+import shlex
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -223,6 +224,10 @@ def _describe_cells(found: ResultSet) -> list[dict[str, Any]]:
                 "reason": summary.reason,
                 "marks": ", ".join(summary.marks),
                 "launches": f"{summary.ok}/{summary.wanted}",
+                "command": "".join(
+                    shlex.join(record["launcher"].get("argv", ()))
+                    for record in summary.records[:1]
+                ),
                 "measure it again": rankbench_command(
                     "rerun", cells=[summary.id], **found.source
                 )

@@ -20,7 +20,7 @@ from rankbench.results.elements.section import (
     show_value,
 )
 from rankbench.results.elements.text import Note, figures
-from rankbench.results.numbers.launches import peak_memory
+from rankbench.results.numbers.launches import EXCHANGE, peak_memory
 from rankbench.results.numbers.result_set import ResultSet, Summary
 from rankbench.results.numbers.statistics import Estimate, mean, spread
 
@@ -29,6 +29,13 @@ _LISTED = 8
 
 # With more classes than this, accuracy by class is in the records alone.
 _MOST_CLASSES = 20
+
+# Phase -> the timer of DDP that is nearest to it, less another one.
+_TIMERS = {
+    "forward": ("forward_ms",),
+    "backward": ("backward_ms",),
+    EXCHANGE: ("communication_ms", "overlap_ms"),
+}
 
 # Heading -> key in the record.
 _SOFTWARE = {
@@ -61,6 +68,11 @@ _READING = {
     "Ranks": "means over launches. CPU: of one core, so that a rank with two busy "
     "threads has 200 %. GPU: share of the time in which any kernel ran. A GPU that is "
     "idle while another is busy waits for it. Memory: peak of each rank, median.",
+    "DDP's own timers": "milliseconds of a step, means over ranks and launches. Ours: "
+    "over the timed window. DDP times its first 10 steps and then one in 100, warm-up "
+    "included. Its forward ends with the model's output, ours with the loss. Its "
+    "communication, less what overlaps with backward, begins with the first full "
+    "bucket, ours with the last gradient.",
     "Environment": "of all rows. Several values: hosts or rows differ; hardware then "
     "says how many hosts have it.",
 }
@@ -206,6 +218,23 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
         },
         "memory of each rank (MiB)": _list(peaks, figures),
     }
+
+
+def _compare_timers(summary: Summary) -> Iterator[Fields]:
+    """Our phases beside those of DDP that it has timed on all ranks."""
+    ours = summary.counted["phase_ms"].tolist()
+    records = summary.counted["record"]
+    theirs = [
+        one["details"].get("ddp_timers") or {} for r in records for one in r["ranks"]
+    ]
+    for phase, (timer, *less) in _TIMERS.items():
+        if phase in ours[0] and all({timer, *less} <= own.keys() for own in theirs):
+            each = [own[timer] - sum(own[name] for name in less) for own in theirs]
+            yield {
+                "phase": phase,
+                "ours (ms)": fmean(own[phase] for own in ours),
+                "DDP's (ms)": fmean(each),
+            }
 
 
 def _means(records: Sequence[Record], members: str, name: str) -> list[float]:
@@ -389,6 +418,7 @@ _TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
     "Scatter": _describe_scatter,
     "Training": _describe_training,
     "Ranks": _describe_ranks,
+    "DDP's own timers": _compare_timers,
 }
 
 SECTION = Section(

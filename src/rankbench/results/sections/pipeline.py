@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements import plotting
+from rankbench.results.elements.plotting import Ends, Styles
+from rankbench.results.elements.section import (
+    Content,
+    PanelPlot,
+    Section,
+    draw_panels,
+)
 from rankbench.results.numbers.result_set import ResultSet, Summary
+from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, mean
 
 
 def make(found: ResultSet) -> Content | None:
     """A row for each cell that is a pipeline."""
     rows = list(map(_row, filter(_is_pipeline, found.measured)))
-    return Content(rows=rows) if rows else None
+    drawings = list(draw_panels(found, [_PLOT]))
+    return Content(rows=rows, drawings=drawings) if rows else None
 
 
 def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
@@ -46,6 +57,55 @@ def _row(summary: Summary) -> dict[str, Any]:
         "speedup": summary.numbers.get("speedup"),
     }
 
+
+def find_sweeps(panel: Panel) -> list[Series]:
+    """Cells with a speedup that differ in their number of microbatches alone."""
+    groups: dict[str, list[Summary]] = {}
+    for point in panel.points:
+        rest = dict(point.cell.options)
+        if rest.pop("microbatches", None) and "speedup" in point.numbers:
+            key = json.dumps([point.cell.apart_from(["options"]), rest])
+            groups.setdefault(key, []).append(point)
+    sweeps = (sorted(own, key=_count) for own in groups.values() if len(own) > 1)
+    return [Series(_name(own[0]), tuple(own)) for own in sweeps]
+
+
+def _name(point: Summary) -> str:
+    cell = point.cell
+    kind = cell.options.get("schedule", "")
+    return f"{cell.strategy} {cell.backend} {cell.topology} {kind}".rstrip()
+
+
+def _count(point: Summary) -> int:
+    return int(point.cell.options["microbatches"])
+
+
+def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
+    (axes,) = grid
+    sweeps = find_sweeps(panel)
+    names = {point.id: series.name for series, point in plotting.each_row(panel)}
+    ends = plotting.draw_series(
+        axes,
+        Panel("", tuple(sweeps)),
+        {own.name: styles[names[own.points[0].id]] for own in sweeps},
+        lambda _, point: plotting.Mark(
+            Estimate(_count(point)), point.numbers["speedup"]
+        ),
+    )
+    plotting.scale_devices(axes, {_count(p) for own in sweeps for p in own.points})
+    axes.set_xlabel("microbatches")
+    axes.set_ylabel("speedup")
+    axes.set_ylim(bottom=0)
+    return ends
+
+
+_PLOT = PanelPlot(
+    name="microbatches",
+    question="How many microbatches?",
+    caption="Speedup against microbatches: more of them shorten the bubble.",
+    says=lambda panel: bool(find_sweeps(panel)),
+    draw=_draw,
+)
 
 SECTION = Section(
     name="pipeline",

@@ -12,9 +12,10 @@ from rankbench.results.elements import plotting
 from rankbench.results.elements.plotting import Ends, Mark, Styles
 from rankbench.results.elements.section import NAMED, PanelPlot, make_plot_section
 from rankbench.results.elements.text import show_estimate
+from rankbench.results.numbers.launches import EXCHANGE
 from rankbench.results.numbers.result_set import Summary
 from rankbench.results.numbers.series import Panel, Series
-from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.statistics import Estimate, mean
 
 Find = Callable[[Summary], Estimate | None]
 
@@ -61,6 +62,17 @@ def speedup(point: Summary) -> Estimate | None:
     return number and number.scaled(point.devices)
 
 
+def exposed(point: Summary) -> Estimate | None:
+    """Percent of a step that is communication which nothing hides.
+
+    None for a strategy whose phases do not tell.
+    """
+    each = point.counted["phase_ms"].tolist()
+    if EXCHANGE not in each[0]:
+        return None
+    return mean([100 * own[EXCHANGE] / sum(own.values()) for own in each])
+
+
 def cost(point: Summary) -> tuple[Estimate, Estimate]:
     """Hours, and device-hours, for a million samples or tokens."""
     hours = device_hours(point)
@@ -80,6 +92,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
         "over_one_device": speedup(point),
         "hours": hours,
         "device_hours": of_devices,
+        "exposed_pct": exposed(point),
     }
 
 
@@ -145,6 +158,11 @@ def _finish_speedup(axes: plotting.Axes, panel: Panel, devices: Sequence[int]) -
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(plotting.PLAIN)
     axes.set_ylabel("speedup over one device")
+
+
+def _finish_exposed(axes: plotting.Axes, panel: Panel, devices: Sequence[int]) -> None:
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("% of a step")
 
 
 def _draw_cost(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
@@ -231,6 +249,16 @@ _PLOTS = (
         draw=_draw_cost,
         lines={"none is both faster and cheaper": ":"},
     ),
+    PanelPlot(
+        name="communication",
+        question="How much of a step is communication that nothing hides?",
+        caption=(
+            "Mean share of a step from a rank's last gradient to the end of backward. "
+            "Strategies that communicate within forward and backward are not here."
+        ),
+        says=_compares(exposed),
+        draw=_over_devices(exposed, _finish_exposed),
+    ),
 )
 
 SECTION = make_plot_section(
@@ -241,7 +269,7 @@ SECTION = make_plot_section(
     columns={
         **{"hosts": int, "devices": int, "unit": str},
         **{"per_device": float, "ideal": float, "over_one_device": Estimate},
-        **{"hours": float, "device_hours": float},
+        **{"hours": float, "device_hours": float, "exposed_pct": Estimate},
     },
     rows=_rows,
 )
