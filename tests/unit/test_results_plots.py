@@ -29,7 +29,7 @@ pytestmark = pytest.mark.unit
 
 # Plots of an experiment with several topologies.
 EVERY = (
-    *("throughput", "per_device", "scaling", "cost"),
+    *("throughput", "per_device", "scaling", "cost", "communication"),
     *("phases", "curves"),
 )
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml"}

@@ -223,12 +223,11 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
 def _compare_timers(summary: Summary) -> Iterator[Fields]:
     """Our phases beside those of DDP that it has timed on all ranks."""
     ours = summary.counted["phase_ms"].tolist()
-    records = summary.counted["record"]
-    theirs = [
-        one["details"].get("ddp_timers") or {} for r in records for one in r["ranks"]
-    ]
+    ranks = [rank for one in summary.counted["record"] for rank in one["ranks"]]
+    theirs = [rank["details"].get("ddp_timers") or {} for rank in ranks]
     for phase, (timer, *less) in _TIMERS.items():
-        if phase in ours[0] and all({timer, *less} <= own.keys() for own in theirs):
+        known = all(phase in own for own in ours)
+        if known and all(own.keys() >= {timer, *less} for own in theirs):
             each = [own[timer] - sum(own[name] for name in less) for own in theirs]
             yield {
                 "phase": phase,

@@ -67,10 +67,9 @@ def exposed(point: Summary) -> Estimate | None:
 
     None for a strategy whose phases do not tell.
     """
-    each = point.counted["phase_ms"].tolist()
-    if EXCHANGE not in each[0]:
-        return None
-    return mean([100 * own[EXCHANGE] / sum(own.values()) for own in each])
+    each = [own for own in point.counted["phase_ms"] if EXCHANGE in own]
+    shares = [100 * own[EXCHANGE] / sum(own.values()) for own in each]
+    return mean(shares) if shares else None
 
 
 def cost(point: Summary) -> tuple[Estimate, Estimate]:
