@@ -358,7 +358,7 @@ def test_phases_stack_to_the_step_of_the_table(tmp_path):
     # The second rank is 1 % faster, so the slowest takes longer than their mean.
     assert axes.patches[-1].get_width() == pytest.approx(0.005 * step, rel=0.01)
     (legend,) = figure.legends
-    assert "slowest rank more" in [text.get_text() for text in legend.get_texts()]
+    assert "slowest rank's extra" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_a_phase_has_one_color_in_all_panels(tmp_path):

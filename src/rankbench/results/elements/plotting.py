@@ -373,8 +373,8 @@ def scale_by_logarithm(axes: Axes, axis: str = "y") -> None:
     (axes.set_yscale if axis == "y" else axes.set_xscale)("log")
     scaled = axes.yaxis if axis == "y" else axes.xaxis
     low, high = scaled.get_view_interval()
-    few = high < _DECADE * low
-    scaled.set_major_locator(MaxNLocator(5) if few else LogLocator(subs=(1, 2, 5)))
+    linear, steps = MaxNLocator(5, steps=[1, 2, 5, 10]), LogLocator(subs=(1, 2, 5))
+    scaled.set_major_locator(linear if high < _DECADE * low else steps)
     scaled.set_major_formatter(PLAIN)
     scaled.set_minor_formatter(NullFormatter())
 
@@ -447,13 +447,15 @@ def explain_marks(panels: Sequence[Panel], kind: str) -> list[Line2D]:
     """Entries of a legend: `launches` or intervals, and hollow markers, if any.
 
     Args:
-        kind: `launches`, or `means` with their intervals.
+        kind: `launches`, `means` with their intervals, or `values` without.
     """
     points = [point for panel in panels for point in panel.points]
     handles = []
     if kind == "launches":
         handles.append(make_line("a launch", color="0.4", ls="", marker="o", ms=2.6))
-    elif any(number.interval for point in points for number in point.numbers.values()):
+    elif kind == "means" and any(
+        number.interval for point in points for number in point.numbers.values()
+    ):
         handles.append(make_line("95 % interval", color="0.4", lw=4, alpha=0.3))
     if any(map(is_shared, points)):
         handles.append(

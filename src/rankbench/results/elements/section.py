@@ -224,8 +224,8 @@ class PanelPlot:
             the names on the right belong to, if they are to be written there.
         lines: label in the legend -> style of a grey line.
         legend: other entries of the legend.
-        explains: which marks the legend explains: `launches` and their intervals, the
-            intervals of `means` alone, or ``""`` for none.
+        explains: which marks the legend explains: as `explain_marks`, or ``""`` for
+            none.
         beside: axes of a panel, beside each other.
         always: whether it is there, with a sentence, even if no cell is ok.
     """

@@ -94,7 +94,7 @@ def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
     longest = max(point.numbers["step_ms"].value for _, point in rows)
     end = min(_BEYOND * longest, 1.03 * max(ends))
     plotting.finish_rows(axes, names, texts, end=end, beyond=beyond)
-    axes.set_xlabel("ms of a step" + (" (of so many samples)" if differ else ""))
+    axes.set_xlabel("ms of a step" + (" (in brackets: its samples)" if differ else ""))
 
 
 def _draw_bars(axes: plotting.Axes, steps: Sequence[Mapping[str, float]]) -> None:
@@ -132,7 +132,7 @@ def _explain(panels: Sequence[Panel]) -> Sequence[plotting.Artist]:
     phases = plotting.color_phases(names)
     return [
         *(Patch(color=color, label=phase) for phase, color in phases.items()),
-        Patch(color=_COLOR, label=f"{SLOWEST} more"),
+        Patch(color=_COLOR, label=f"{SLOWEST}'s extra"),
     ]
 
 

@@ -154,8 +154,7 @@ def _finish_per_device(
 
 def _finish_speedup(axes: plotting.Axes, panel: Panel, devices: Sequence[int]) -> None:
     axes.plot(devices, devices, "--", color="0.5", lw=1, zorder=1)
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(plotting.PLAIN)
+    plotting.scale_by_logarithm(axes)
     axes.set_ylabel("speedup over one device")
 
 
@@ -247,6 +246,7 @@ _PLOTS = (
         says=_compares(per_device),
         draw=_draw_cost,
         lines={"none is both faster and cheaper": ":"},
+        explains="values",
     ),
     PanelPlot(
         name="communication",
