@@ -144,7 +144,7 @@ def test_a_project_of_ones_own(installed, tmp_path, digits_file):
     (own / "config.yaml").write_text(EXPERIMENT)
     (own / "data").mkdir()
     shutil.copy(digits_file, own / "data")
-    assert "files: results/own/report.html" in run(
+    assert "files in results/own: report.html" in run(
         rankbench, "run", "--no-plots", cwd=own
     )
     snakemake = [python, "-m", "snakemake", "--profile", "local_profile"]

@@ -98,10 +98,12 @@ def test_damaged_plan_is_named(plan, tmp_path, changes):
 
 
 def test_find(plan):
-    assert find_cell(plan, DDP).id == DDP
+    assert find_cell(plan, DDP).id == find_cell(plan, "ddp.gloo.1x1").id == DDP
     near = f"no cell 'ddp.gloo.1x1.convnet.digit' .*did you mean '{DDP}'"
     with pytest.raises(ValueError, match=near):
         find_cell(plan, "ddp.gloo.1x1.convnet.digit")
+    with pytest.raises(ValueError, match=r"no cell 'ddp' .* 4 cells are called so"):
+        find_cell(plan, "ddp")
 
 
 def test_select(plan):

@@ -61,7 +61,7 @@ def test_counts_and_device_hours(tmp_path):
     preview = preview_of(tmp_path, TEXT, {SINGLE: 5, TWO: 10})
     lines = preview.lines()
     assert lines[0] == "6 cells: 2 to measure, 2 measured, 2 that cannot run here"
-    assert lines[1].startswith("15 launches, 25 processes: duration not known")
+    assert lines[1].startswith("15 launches, 25 processes: time not known")
     # Each launch takes two devices for 0.1 h.
     assert preview.facts()["device_hours_at_most"] == 3
     assert preview.facts()["device_hours"] is None

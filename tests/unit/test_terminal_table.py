@@ -23,13 +23,13 @@ def test_answer_table_and_files_fit_on_a_terminal(tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     print_results(Layout(Path()))
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 120
+    assert max(map(len, lines)) <= 100
     assert lines[0].split()[:3] == ["WHAT", "convnet,", "digits,"]
     assert "quickstart: convnet.digits" in lines
     shown = [line.split()[0] for line in lines if line]
     assert {one.cell.strategy for one in read(layout).measured} <= {*shown}
     assert "Cells without numbers" in lines
-    assert lines[-1] == "files: report.html answer.md table.md table.csv"
+    assert lines[-1] == "files in .: report.html answer.md table.md table.csv"
 
 
 @pytest.mark.parametrize(

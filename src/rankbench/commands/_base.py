@@ -155,10 +155,11 @@ def resolve(given: str) -> str:
     results = sorted(plan.parent for plan in Path().glob("results/*/plan.json"))
     here = [str(path) for path in (*sorted(Path().glob("[!.]*.yaml")), *results)]
     near = get_close_matches(given, here, 1)
+    none = "none; `rankbench init FOLDER` makes a project"
     raise ValueError(
         f"{given} does not exist"
         + (f": did you mean {near[0]}?" if near else "")
-        + f" (experiments and results here: {', '.join(here) or 'none'})"
+        + f" (experiments and results here: {', '.join(here) or none})"
     )
 
 
@@ -223,7 +224,8 @@ def open_results(arguments: argparse.Namespace) -> Iterator[Layout]:
         return
     layout = plan_run(arguments).layout
     if not layout.plan.exists():
-        raise ValueError(f"{layout.plan} is missing: no experiment was run here")
+        how = rankbench_command("run", **of_experiment(arguments))
+        raise ValueError(f"{layout.plan} is missing: measure first ({how})")
     yield layout
 
 

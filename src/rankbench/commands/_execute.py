@@ -141,6 +141,10 @@ def _follow(
     output: Tail,
 ) -> None:
     """Show what jobs and builds of images say, until Snakemake ends."""
+    # Imported here, so that listing the commands needs no package of the results.
+    from rankbench.results.elements.text import replace_ids, shorten
+
+    names, _ = shorten([*run.plan.cells])
     has_queue = scheduler_of(run.plan.site).has_queue
     changed, asked, queue = time.monotonic(), 0.0, ""
     ended = False
@@ -155,7 +159,7 @@ def _follow(
         now = time.monotonic()
         for line in [line for log in logs for line in log.read()]:
             changed = now
-            say(line, aside=True)
+            say(replace_ids(line, names), aside=True)
         if has_queue and now - asked >= seconds_between_looks(ASK, now - changed):
             before, asked = queue, now
             with suppress(ValueError):  # Slurm may answer the next time.

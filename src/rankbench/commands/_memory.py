@@ -17,13 +17,11 @@ from rankbench.project.run import read_estimates
 from rankbench.record import write_json
 from rankbench.results.elements.text import figures
 
-NOT_KNOWN = (
-    "Estimates count tensors. They do not count libraries' own memory (CUDA context, "
-    "buffers of NCCL), fragments, and what torch.compile saves; verdicts allow 1.5 GiB "
-    "for these on a GPU, which was not measured. 'tight' is above 85 %. A stage of a "
-    "pipeline is estimated with parts of about equal arithmetic, on its first and its "
-    "last rank."
-)
+NOT_KNOWN = """\
+Estimates count tensors. They do not count libraries' own memory (CUDA context, buffers
+of NCCL), fragments, and what torch.compile saves; verdicts allow 1.5 GiB for these on a
+GPU, which was not measured. 'tight' is above 85 %. A stage of a pipeline is estimated
+with parts of about equal arithmetic, on its first and its last rank."""
 
 Estimate = Mapping[str, Any]
 

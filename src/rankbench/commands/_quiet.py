@@ -42,7 +42,8 @@ def wait_until_quiet(limit: float) -> None:
         left = limit - (time.monotonic() - begun)
         if left <= 0:
             how = "goes on all the same, and repeats disturbed launches, twice at most"
-            say(f"  {how}" + ("" if limit else " (--wait-quiet waits)"), aside=True)
+            more = "" if limit else " (--wait-quiet 9 waits 9 min)"
+            say(f"  {how}{more}", aside=True)
             return
         if not told:
             say(f"  waits for them, at most {minutes(limit)}", aside=True)

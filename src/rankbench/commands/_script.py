@@ -89,8 +89,8 @@ def make_experiment(arguments: argparse.Namespace) -> str | None:
     is_new = not path.exists()
     if not is_new and path.read_text() != text:
         raise ValueError(
-            f"{path} is another experiment: `rankbench run {path}` measures it; rename "
-            "it, and a new one is made"
+            f"{path} is another experiment: `rankbench run {path}` measures it; edit "
+            "it, or remove it to make a new one"
         )
     if not (is_project or arguments.dry_run):
         make_project_here()

@@ -17,7 +17,7 @@ from rankbench.say import say
 if TYPE_CHECKING:
     from rankbench.results.render.files import Document
 
-WIDTH = 120  # if the output is not a terminal
+WIDTH = 100  # if the output is not a terminal
 
 _GAP = 2  # between columns
 
@@ -144,5 +144,5 @@ def print_document(document: Document, layout: Layout) -> None:
         layout.table("md"),
         layout.table("csv"),
     ]
-    found = [os.path.relpath(file) for file in files if file.exists()]
-    say("files: " + " ".join(found))
+    found = [file.name for file in files if file.exists()]
+    say(f"files in {os.path.relpath(layout.root)}: {' '.join(found)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,8 @@ from rankbench.record import (
 )
 from rankbench.say import say
 from rankbench.schema import keys_of, load_schema
+
+_REASON = 80  # columns
 
 
 @command(
@@ -82,24 +85,24 @@ def _describe(
     row: dict[str, Any], run: Run, cell: PlannedCell, arguments: argparse.Namespace
 ) -> Iterator[str]:
     """Lines about a cell; all about it if its launches were read."""
-    reason = f"  {row['reason']}" if row["reason"] else ""
-    yield f"{row['status']:<12} {row['launches']:>5}  {row['cell']}{reason}"
+    yield f"{row['status']:<12} {row['launches']:>5}  {row['cell']}"
+    lines = textwrap.wrap(row["reason"], _REASON, break_long_words=False)
     if row["where"]:
-        yield f"{'':18}  {row['where']}; log: {row['log']}"
-        yield f"{'':18}  again: {row['rerun']}"
+        lines += [f"{row['where']}; log: {row['log']}", f"again: {row['rerun']}"]
+    yield from (f"{'':20}{line}" for line in lines)
     if "records" not in row:
         return
-    hidden = _list_hidden(cell.cell)
-    for key, value in {**cell.cell.fields, "hash": cell.hash}.items():
-        if key in hidden:
-            continue
-        yield f"  {key:<16} {spell_value(value)}"
+    hidden, given = _list_hidden(cell.cell), {**cell.cell.fields, "hash": cell.hash}
+    fields = {k: v for k, v in given.items() if v is not None and k not in hidden}
+    width = max(map(len, fields))
+    for key, value in fields.items():
+        yield f"  {key:<{width}} {spell_value(value)}"
     for number, records in row["records"].items():
         replaced = list(map(id, repeated(records)))
         for record in records:
             said = describe_launch(record, is_repeated=id(record) in replaced)
             yield f"  attempt {number}  {said}  ({record['started']})"
-    yield f"  records          {name_path(run.layout.records / cell.id, arguments)}"
+    yield f"  {'records':<{width}} {name_path(run.layout.records / cell.id, arguments)}"
 
 
 def _list_hidden(cell: Cell) -> set[str]:

@@ -52,18 +52,31 @@ def find_matching(cells: Mapping[str, Cell], text: str) -> set[str]:
 
 
 def find_cell(plan: Plan, cell_id: str) -> PlannedCell:
-    """A cell of a plan by its readable id.
+    """A cell of a plan by its readable id, or by parts of it, as tables show them.
 
     Raises:
-        ValueError: there is no such cell; suggests a similar id.
+        ValueError: there is no such cell, or several; suggests ids.
     """
-    if cell_id not in plan.cells:
-        raise ValueError(
-            f"no cell {cell_id!r} in the experiment {plan.name}"
-            f"{did_you_mean(cell_id, plan.cells)} "
-            f"(`{rankbench_command('status', **named_in(plan.experiment))}` lists them)"
-        )
-    return plan.cells[cell_id]
+    if cell_id in plan.cells:
+        return plan.cells[cell_id]
+    alike = [name for name in plan.cells if _is_short_for(cell_id, name)]
+    # Tables omit what all cells have in common: no other cell has fewer parts.
+    sizes = {name: name.count(".") for name in alike}
+    alike = [name for name in alike if sizes[name] == min(sizes.values())]
+    if len(alike) == 1:
+        return plan.cells[alike[0]]
+    some = ", ".join(alike[:3]) + " ..." * (len(alike) > 3)
+    said = f"{len(alike)} cells are called so: {some}"
+    raise ValueError(
+        f"no cell {cell_id!r} in the experiment {plan.name}"
+        f"{f'; {said}' if alike else did_you_mean(cell_id, plan.cells)} "
+        f"(`{rankbench_command('status', **named_in(plan.experiment))}` lists them)"
+    )
+
+
+def _is_short_for(short: str, cell_id: str) -> bool:
+    parts = iter(cell_id.split("."))
+    return all(part in parts for part in short.split("."))
 
 
 def select_cells(plan: Plan, only: str | None) -> list[PlannedCell]:

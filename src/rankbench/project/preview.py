@@ -157,14 +157,14 @@ class Preview:
             # As NEXT of the answer counts it, which does not know of gates.
             seconds = sum(self.lacks[c.id].launches * self.each[c.id] for c in pending)
             time = "" if self.jobs else f"{minutes(seconds)}, "
-            used = self._device_hours(self.each)
-            cost = f"about {time}{used:.3g} device-hours, by earlier launches"
+            used = _plain(self._device_hours(self.each))
+            cost = f"about {time}{used} device-hours, by earlier launches"
             if self.never:
                 cost += f" (never launched: {self.never}, taken as the mean)"
         elif self.jobs:
-            cost = f"at most {self._device_hours({}):.3g} device-hours ({limit})"
+            cost = f"at most {_plain(self._device_hours({}))} device-hours ({limit})"
         else:
-            cost = f"duration not known before the first launch ({limit})"
+            cost = f"time not known yet ({limit})"
         started = _count(processes, "process")
         lines = [f"{_count(launches, 'launch')}{more}, {started}: {cost}"]
         unknown = [
@@ -203,6 +203,11 @@ class Preview:
 def _count(number: int, noun: str) -> str:
     plural = noun + ("es" if noun[-1] in "hs" else "s")
     return f"{number} {noun if number == 1 else plural}"
+
+
+def _plain(number: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{float(f'{number:.3g}'):,g}"
 
 
 def _listed(title: str, lines: Sequence[str]) -> list[str]:

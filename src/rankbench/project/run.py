@@ -348,7 +348,7 @@ def _read_more(plan: Plan, given: str) -> dict[str, int]:
         cell = find_cell(plan, name)
         if cell.infeasible:
             raise ValueError(f"{name} cannot run here: {cell.infeasible}")
-        found[name] = int(count)
+        found[cell.id] = int(count)
     return found
 
 

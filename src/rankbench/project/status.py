@@ -212,5 +212,5 @@ def find_rerun(plan: Plan, layout: Layout, wanted: Iterable[str]) -> list[Planne
         cell = find_cell(plan, word)
         if cell.infeasible:
             raise ValueError(f"{word} cannot run here: {cell.infeasible}")
-        found[word] = cell
+        found[cell.id] = cell
     return list(found.values())

@@ -427,7 +427,7 @@ def find_details(answer: Answer) -> Iterator[Note]:
     for facts in answer.workloads:
         for series in facts.scaling:
             said = _describe_scaling(series, facts.device, answer.efficiency)
-            yield Note(f"scaling of {series.series}", f"{said}.")
+            yield Note("SCALES", f"{series.series}: {said}")
         for plan in facts.next:
             yield tell_next(plan, facts, answer)
 
@@ -619,6 +619,9 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Note]:
             if name == "computation" and not lost.is_separate:
                 words += " or communication, which its phases do not separate"
             said.append(f"{figures(part.value, 2)} {words}")
+    name, gain = parts[-1]
+    if gain.value <= -0.05 * lost.lost.value:  # Parts add up.
+        said.append(f"less {figures(-gain.value, 2)} by faster {name}")
     step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
     more = [f"try {_PARTS[parts[0][0]][1]}"]
     hosts = {host["host"] for record in best.records for host in record["hosts"]}

@@ -219,11 +219,12 @@ def _is_foreign(name: str) -> bool:
 
 
 def _group(names: Collection[str]) -> list[str]:
-    """Files in few words: `plots/*.svg (6)`."""
+    """Files in few words: `plots/*.svg (6)`, `work/code/* (36)`."""
     counts: Counter[str] = Counter()
     for path in map(PurePosixPath, names):
-        above = path.parent.parts[: 2 if path.parts[0] == "work" else 1]
-        counts["/".join([*above, f"*{path.suffix}" if above else path.name])] += 1
+        above, is_work = path.parent.parts, path.parts[0] == "work"
+        kind = f"*{path.suffix * (not is_work)}" if above else path.name
+        counts["/".join([*above[: 1 + is_work], kind])] += 1
     return [f"{n} ({counts[n]})" if "*" in n else n for n in sorted(counts)]
 
 
