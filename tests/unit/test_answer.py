@@ -384,7 +384,7 @@ def test_every_document_says_what_answer_json_holds(tmp_path, cli):
 
 def test_command(tmp_path, cli):
     results = str(write(tmp_path, [SINGLE, SINGLE2, DDP]).root)
-    assert "SCALES    ddp gloo: " in cli("answer", results, "--details").out
+    assert "SCALES  ddp gloo: eff" in cli("answer", results, "--details").out
     assert "nothing is open" in cli("answer", results, "--next", "fastest").out
     said = cli("answer", results, "--margin", "3", status=2).err
     assert "--margin: expected a share between 0 and 1, not 3.0" in said
