@@ -21,6 +21,12 @@ CELL_VERSION = 1
 # Packages besides torch that strategies, models and precisions may need.
 PACKAGES = ("horovod", "deepspeed", "torchao", "torchvision", "timm", "transformers")
 
+# Arguments of a model's `build` that rankbench gives, by what it takes.
+SIZES = {
+    "images": ("channels", "image_size", "classes"),
+    "tokens": ("vocabulary", "context"),
+}
+
 # The image that is chosen by backend and device.
 AUTO = "auto"
 

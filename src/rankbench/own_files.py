@@ -16,6 +16,7 @@ import string
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -308,9 +309,10 @@ def fill_arguments(template: str, values: Mapping[str, Any]) -> list[str]:
     filled = []
     for word in words:
         if unknown := placeholders(word) - values.keys():
+            near = get_close_matches(min(unknown), values, 1)
             raise ValueError(
                 f"args: unknown placeholder {{{min(unknown)}}} "
-                f"(known: {', '.join(sorted(values))})"
+                f"(known: {', '.join(near or sorted(values))})"
             )
         try:
             filled.append(word.format_map(values))

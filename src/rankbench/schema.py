@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,26 @@ def naming(place: str) -> Iterator[None]:
             raise
         lines = str(error).splitlines()
         raise ValueError("\n".join(f"{place}: {line}" for line in lines)) from error
+
+
+@contextmanager
+def gather() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Raise one ValueError with the lines of all checks that fail.
+
+    It gives the context in which a check may fail.
+    """
+    lines: dict[str, None] = {}
+
+    @contextmanager
+    def each() -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            lines.update(dict.fromkeys(str(error).splitlines()))
+
+    yield each
+    if lines:
+        raise ValueError("\n".join(lines))
 
 
 def _point(path: Path, scopes: Sequence[Node], said: str) -> str:
@@ -321,8 +341,6 @@ def _fractions(value: Any, rule: Any) -> Iterator[float]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _fractions(item, rule.get("properties", {}).get(key, {}))
-    for other in rule.get("anyOf", ()):
-        yield from _fractions(value, other)
 
 
 def _explain(
@@ -390,10 +408,12 @@ def _expectation(name: str, schema: Schema) -> str:
     if name in _LIMITS:
         keys = ", ".join(schema.get("properties", ()))
         return f"{_LIMITS[name]} {rule}" + (keys and f" of the keys {keys}")
-    if name == "pattern":
-        # Hide the part of the pattern that stops $ from matching before a line break.
-        return f"text like {rule.removesuffix(_NO_LINE_BREAK)}"
-    return " or ".join(str(r.get("const", r.get("type"))) for r in rule)
+    # Hide the part of the pattern that stops $ from matching before a line break.
+    pattern = rule.removesuffix(_NO_LINE_BREAK)
+    word, kinds = pattern.strip("^$"), schema.get("type")
+    if word.replace(" ", "").isalpha() and isinstance(kinds, list):
+        return " or ".join([word, *(kind for kind in kinds if kind != "string")])
+    return f"text like {pattern}"
 
 
 _KINDS = {

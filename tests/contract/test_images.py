@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rankbench.launch.images.build import SPACE
 from rankbench.schema import load_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +69,28 @@ def test_sources_are_those_that_are_built_and_locked_elsewhere():
         if requirement.startswith("deepspeed")
     )
     assert f"{deepspeed} " in SOURCES
+
+
+@pytest.mark.parametrize(
+    ("flavour", "torch", "torchao"),
+    [("cuda", "2.13.0", "0.18.0"), ("cuda12", "2.10.0", "0.16.0")],
+)
+def test_torchao_is_one_that_is_made_for_this_torch(flavour, torch, torchao):
+    """Another one warns at each import, and goes without its own kernels."""
+    locked = (CONTAINERS / f"requirements/{flavour}.txt").read_text()
+    found = dict(re.findall(r"^(torch|torchao)={2,3}(\S+)", locked, re.MULTILINE))
+    assert found == {"torch": torch, "torchao": torchao}
+
+
+def test_only_cells_and_looks_at_hosts_are_jobs_of_a_cluster():
+    text = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").iterdir())
+    rules = re.findall(r"^rule (\w+)(.*?)(?=^\S|\Z)", text, re.M | re.S)
+    acting = [(name, rule) for name, rule in rules if "shell:" in rule]
+    submitted = {name for name, rule in acting if "localrule: True" not in rule}
+    assert submitted == {"job", "hosts"}
+
+
+def test_the_manual_names_the_space_that_a_build_asks_for():
+    cpu, cuda = (building for building, _ in SPACE.values())
+    said = (ROOT / "docs/images.md").read_text()
+    assert f"CPU {cpu:g} GiB, CUDA {cuda:g} GiB" in said

@@ -84,10 +84,11 @@ OPTION = "options = {'period': {'type': 'integer', 'default': 1}}"
 @pytest.mark.parametrize(
     ("needs", "said"),
     [
-        ("{'gpus': 2}", r"mine.py: unknown needs \['gpus'\]"),
-        ("{}; approximate = {'speed': ['high']}", "approximate: no such options: "),
-        ("{}; approximate = {'period': 'high'}", "period: expected a list of values"),
-        ("{}; approximate = {'period': 4}", "period: .*, or 'not default' for all"),
+        ("{'backend': []}", "mine.py: needs: unknown key 'backend'; .* 'backends'"),
+        ("{'compiles': 'no'}", "needs: compiles: expected boolean, .* 'false'"),
+        ("{}; approximate = {'perod': ['high']}", "approximate: .* mean 'period'"),
+        ("{}; approximate = {'period': 'high'}", "period: expected not default or a"),
+        ("{}; approximate = {'period': 4}", "period: expected array or string"),
     ],
 )
 def test_wrong_declarations_are_refused(tmp_path, needs, said):

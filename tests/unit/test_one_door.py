@@ -115,7 +115,7 @@ def test_results_need_no_experiment(folder, command, options, cli):
         (["status", "--overide", "x"], "--overide: did you mean --override?"),
         (["run", "--launches", "2"], "launches is a key of the experiment file"),
         (["run", "mien"], "mien does not exist (experiments and results here: config"),
-        (["run", "confg.yaml"], "does not exist: did you mean config.yaml?"),
+        (["run", "confg.yaml"], "does not exist; did you mean 'config.yaml'?"),
         (["status", "smal"], "smal does not exist"),
         (["status", "local_profile/site.py"], "run FILE` measures a training script"),
         (["run", "results/small"], "results/small/plan.json is damaged"),

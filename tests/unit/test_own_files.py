@@ -147,14 +147,24 @@ def test_local_imports_are_found(tmp_path):
         find_files(tmp_path / "train.py", ["../data"])
 
 
+BUILD, DRAW = "def build(width=1): ...\n", "def generate(): ...\n"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "key", "complaint"),
     [
         ("net.py", "def build(:\n", "model", "net.py: does not compile in line 1"),
         ("net.py", "x = 1\n", "model", r"has no function build\(\*\*options\)"),
-        ("net.py", "NEEDS = {'gpus': 2}\ndef build(): ...\n", "model", "keys gpus"),
+        ("net.py", f"NEEDS = {{'sequental': True}}\n{BUILD}", "model", "'sequential'"),
+        ("net.py", f"NEEDS = {{'compiles': 1}}\n{BUILD}", "model", "expected boolean"),
+        ("net.py", f"NEEDS = []\n{BUILD}", "model", "NEEDS: expected a dictionary"),
+        ("net.py", f"OPTIONS = {{'widht': {{}}}}\n{BUILD}", "model", "mean 'width'"),
+        ("net.py", f"OPTIONS = {{'width': {{}}}}\n{BUILD}", "model", "'default' is mi"),
+        ("net.py", "def build(chanels): ...\n", "model", "'chanels' is missing"),
         ("corpus.py", "def generate(): ...\n", "data", "has no SHAPE"),
         ("corpus.py", "SHAPE = {'train': 4}\n", "data", "has no function generate"),
+        ("corpus.py", f"SHAPE = {{'chanels': 1}}\n{DRAW}", "data", "mean 'channels'"),
+        ("corpus.py", f"SHAPE = {{'test': 1.5}}\n{DRAW}", "data", "expected integer"),
         ("late.py", "class Late: ...\n", "strategy", "has no literal 'needs'"),
         ("other.py", None, "model", r"model: there is no file .*other\.py"),
         ("lenet.py", "def build(): ...\n", "model", "lenet is a model of rankbench"),

@@ -30,7 +30,7 @@ SCHEMA = {
         "count": {"type": "integer", "minimum": 1, "description": "how many"},
         "rate": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         "list": {"type": "array", "minItems": 1, "uniqueItems": True, "default": [0.0]},
-        "size": {"anyOf": [{"const": "auto"}, {"type": "integer"}], "default": "auto"},
+        "size": {"type": ["string", "integer"], "pattern": "^auto$", "default": "auto"},
     },
 }
 GOOD = {"name": "x", "kind": "slow"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -330,6 +332,16 @@ def test_nothing_is_observed_before_and_after(session):
     Trainer().iterate()
     hooks.step(loss=1.0)
     assert (session.counter.seen, session.ended) == (0, 0)
+
+
+def test_a_process_ends_even_if_its_stdout_cannot_be_flushed(session, monkeypatch):
+    ends = threading.Event()
+    monkeypatch.setattr(sessions, "_end_process", ends.set)
+    monkeypatch.setattr("sys.stdout", object())
+    with pytest.raises(AttributeError):
+        deque(iter(Trainer().iterate, "never"))
+    assert session.is_complete
+    assert ends.wait(60)
 
 
 class Marked(Trainer):

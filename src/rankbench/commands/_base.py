@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +145,8 @@ def resolve(given: str) -> str:
     meant = [Path(f"{given}.yaml"), *folders]
     if found := [each for each in meant if each.exists()]:
         return str(found[0])
+    from rankbench.schema import did_you_mean
+
     if path.is_file():
         how = "; `rankbench run FILE` measures a training script"
         raise ValueError(
@@ -154,12 +155,10 @@ def resolve(given: str) -> str:
         )
     results = sorted(plan.parent for plan in Path().glob("results/*/plan.json"))
     here = [str(path) for path in (*sorted(Path().glob("[!.]*.yaml")), *results)]
-    near = get_close_matches(given, here, 1)
     none = "none; `rankbench init FOLDER` makes a project"
     raise ValueError(
-        f"{given} does not exist"
-        + (f": did you mean {near[0]}?" if near else "")
-        + f" (experiments and results here: {', '.join(here) or none})"
+        f"{given} does not exist{did_you_mean(given, here)} "
+        f"(experiments and results here: {', '.join(here) or none})"
     )
 
 

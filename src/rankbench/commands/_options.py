@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,11 +113,33 @@ def _fill(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), 79)
 
 
+def _number(expected: str, least: float, below: float) -> Callable[[str], float]:
+    """What reads a number in [least, below); `expected` says it, with an example."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if least <= (value := float(text)) < below:
+                return value
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+    return read
+
+
+# Metavar of an option that takes a number -> what reads it.
+_NUMBERS = {
+    "MARGIN": _number("a share below 1, such as 0.03 for 3 %", 0, 1),
+    "MINUTES": _number("minutes, such as 10", 0, math.inf),
+    "P": _number("at least 0.5 and less than 1, such as 0.95", 0.5, 1),
+    "SHARE": _number("a share, such as 0.9 for 90 %", 1e-9, 2),
+    "X": _number("a number, such as 1e-6", 0, math.inf),
+}
+
+
 def _row(said: str, metavar: str | None = None, **keywords: Any) -> dict[str, Any]:
-    """Keywords of `add_argument`: a type other than text follows from the default."""
-    if isinstance(keywords.get("default"), float | Path):
-        keywords = {"type": type(keywords["default"]), **keywords}
-        said = f"{said} (%(default)s)"
+    """Keywords of `add_argument`; help names the default of a number."""
+    if metavar in _NUMBERS:
+        keywords["type"] = _NUMBERS[metavar]
+        said += " (%(default)s)" if "default" in keywords else ""
     return {"help": said, **({"metavar": metavar} if metavar else {}), **keywords}
 
 
@@ -164,9 +188,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         choices=("fastest", "cheapest", "scaling", ""),
     ),
     "--wait-quiet": _row(
-        "wait at most so long until other programs end",
-        "MINUTES",
-        default=0.0,
+        "wait at most so long until other programs end", "MINUTES", default=0.0
     ),
     "--no-plots": _switch("write only tables"),
     "--failed": _switch("all failed cells"),
@@ -194,18 +216,16 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         default=[],
     ),
     "--margin": _row(
-        "rows whose bracket is within this share of 1 are equal", "SHARE", default=0.03
+        "rows whose bracket is within this share of 1 are equal", "MARGIN", default=0.03
     ),
-    "--efficiency": _row("least efficiency of a topology worth using", default=0.7),
+    "--efficiency": _row(
+        "least efficiency of a topology worth using", "SHARE", default=0.7
+    ),
     "--details": _switch("say more than ten lines"),
     "--at": _row(
         "predict these topologies, which were not measured", "NODESxDEVICES", nargs="+"
     ),
-    "--at-least": _row(
-        "share of the first side's speed that rows must reach",
-        "SHARE",
-        type=float,
-    ),
+    "--at-least": _row("share of the first side's speed that rows must reach", "SHARE"),
     "--confidence": _row("probability that no verdict is wrong", "P", default=0.95),
     "--between": _row("compare cells of SIDE that differ in this key alone", "KEY=A,B"),
     "--by": _row(

@@ -160,6 +160,8 @@ def guess_keys(
     if files := unlisted_files(own.path, own.files, words):
         keys["files"] = files
         guesses.append(f"files that it names are copied: {', '.join(files)}")
+    if {"-n", "--dry-run"} & {*words}:
+        guesses.append("-n behind the script is for the script; before it, it previews")
     keys |= {"warmup": _WARMUP, "steps": _STEPS, "launches": _LAUNCHES}
     return keys, guesses
 

@@ -7,13 +7,13 @@ where planning runs; a file of the user's own may need packages that only an ima
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import NOT_DEFAULT, list_variants
+from rankbench.cell import NOT_DEFAULT, SIZES, list_variants
 from rankbench.own_files import read_source
-from rankbench.schema import did_you_mean
+from rankbench.schema import check, did_you_mean
 
 PACKAGE = Path(__file__).resolve().parents[1]
 STRATEGIES = PACKAGE / "rank/strategies"
@@ -182,20 +182,33 @@ def describe_strategy(path: Path) -> dict[str, Any]:
                 f"{path}: the class has no literal {key!r} (like = 'ddp' takes what is "
                 "missing from the strategy ddp)"
             )
-    unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
-    if unknown:
-        raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
-    approximate = facts["approximate"]
-    if strange := approximate.keys() - facts["options"].keys():
-        raise ValueError(f"{path}: approximate: no such options: {sorted(strange)}")
-    for option, values in approximate.items():
-        if not isinstance(values, list) and values != NOT_DEFAULT:
-            raise ValueError(
-                f"{path}: approximate: {option}: expected a list of values, or "
-                f"{NOT_DEFAULT!r} for all but the default, not {values!r}"
-            )
+    mixed: dict[str, Any] = {"replica_ranks": {}, "splits_batch": {}}
+    _check_needs(facts["needs"], STRATEGY_DEFAULTS, f"{path}: needs", **mixed)
+    rule = {"type": ["array", "string"], "pattern": f"^{NOT_DEFAULT}$"}
+    rules = dict.fromkeys(facts["options"], rule)
+    _check_literal(facts["approximate"], f"{path}: approximate", properties=rules)
     needs = {**STRATEGY_DEFAULTS, **facts["needs"]}
     return {"needs": needs, **{key: facts[key] for key in DECLARED}}
+
+
+def _check_needs(
+    given: Any, defaults: Mapping[str, Any], source: str, **others: Any
+) -> None:
+    """Check needs: a value has the type of its default, or is as `others` says."""
+    types = {**_TYPES, list: "array", dict: "object"}
+    rules = {
+        key: {"type": types[type(default)]} if default is not None else {}
+        for key, default in defaults.items()
+    }
+    _check_literal(given, source, properties=rules | others)
+
+
+def _check_literal(given: Any, source: str, **schema: Any) -> None:
+    """Check a dictionary that a file declares; it has no keys but `properties`."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{source}: expected a dictionary of literals, got {given!r}")
+    schema = {"type": "object", "additionalProperties": False, **schema}
+    check(given, schema, source=source)
 
 
 def _with_others(path: Path) -> dict[str, Any]:
@@ -218,12 +231,6 @@ def _with_others(path: Path) -> dict[str, Any]:
     return other | facts | joined
 
 
-# Arguments of a model's `build` that rankbench gives, by what it takes.
-SIZES = {
-    "images": ("channels", "image_size", "classes"),
-    "tokens": ("vocabulary", "context"),
-}
-
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
@@ -235,16 +242,19 @@ def _read_model(path: Path) -> dict[str, Any]:
         )
     declared = literals(path)
     needs = declared.get("NEEDS", {})
-    if unknown := needs.keys() - MODEL_DEFAULTS.keys():
-        raise ValueError(
-            f"{path}: NEEDS: unknown keys {', '.join(sorted(unknown))} "
-            f"(known: {', '.join(MODEL_DEFAULTS)})"
-        )
+    one_of = {"enum": [*SIZES]}
+    _check_needs(needs, MODEL_DEFAULTS, f"{path}: NEEDS", inputs=one_of)
     inputs = needs.get("inputs", "images")
-    if inputs not in SIZES:
-        raise ValueError(f"{path}: NEEDS: inputs: expected images or tokens")
-    found, is_open = _read_options(tree, SIZES[inputs])
-    options = declared.get("OPTIONS", found)
+    options, is_open = _read_options(tree, SIZES[inputs])
+    if "OPTIONS" in declared:
+        rule = {"type": "object", "required": ["default"]}
+        _check_literal(
+            declared["OPTIONS"],
+            f"{path}: OPTIONS",
+            properties=dict.fromkeys([*options, *SIZES[inputs]], rule),
+            additionalProperties=rule if is_open else False,
+        )
+        options, is_open = options | declared["OPTIONS"], False
     # Most models are modules with a forward of their own.
     facts = {**MODEL_DEFAULTS, "sequential": False, **needs}
     return {**facts, "options": options, "open": is_open}
@@ -259,10 +269,8 @@ def _read_data(path: Path) -> dict[str, Any]:
     shape = declared["SHAPE"]
     sizes = SIZES["tokens" if "vocabulary" in shape else "images"]
     wanted = (*sizes, "train", "test")
-    if missing := [key for key in wanted if type(shape.get(key)) is not int]:
-        raise ValueError(
-            f"{path}: SHAPE: expected whole numbers for {', '.join(missing)}"
-        )
+    rules = {key: {"type": "integer"} for key in (*wanted, "longest_context")}
+    _check_literal(shape, f"{path}: SHAPE", properties=rules, required=[*wanted])
     return {**shape, "prepared": False}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rankbench.cell import (
@@ -16,7 +16,7 @@ from rankbench.cell import (
 )
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE
-from rankbench.matrix.own import OF_TORCHVISION, OwnFiles
+from rankbench.matrix.own import LIBRARIES, OF_TORCHVISION, OwnFiles
 from rankbench.matrix.site import read_env
 from rankbench.own_files import (
     count_samples,
@@ -25,7 +25,17 @@ from rankbench.own_files import (
     placeholders,
     values_of,
 )
-from rankbench.schema import Schema, check, did_you_mean, keys_of, with_defaults
+from rankbench.schema import (
+    Schema,
+    check,
+    did_you_mean,
+    gather,
+    keys_of,
+    with_defaults,
+)
+
+# Names of strategies or models, with their options.
+Variants = list[tuple[str, dict[str, Any]]]
 
 # The keys that every id starts with. Options that differ from the defaults follow.
 _ID = ("strategy", "backend", "topology", "model", "data")
@@ -43,18 +53,23 @@ def expand(
 ) -> dict[str, Cell]:
     """The cells of one sweep: id -> cell."""
     script = script_of(values, protocol)
-    strategies: Iterable[tuple[str, dict[str, Any]]]
-    if script is None:
-        strategies = expand_variants("strategy", values["strategy"], catalog)
-    else:
-        strategies = [(name, {}) for name in values["script"]]
+    if script is not None:
         values = {**values, "model": [NONE], "data": [NONE]}
-    models = list(expand_variants("model", values["model"], catalog))
-    for key in ("data", "image"):
-        for name in values[key]:
-            _check_name(key, name, catalog)
-    values = {**values, "env": [read_env(given) for given in values["env"]]}
-    sweeps = {key: values[key] for key in keys_of(schema)} | {"model": models}
+    strategies: Variants = [(name, {}) for name in values["script"]]
+    models: Variants = []
+    with gather() as each:
+        for key, found in (("strategy", strategies), ("model", models)):
+            for entry in values[key]:
+                with each():
+                    found += expand_variant(key, entry, catalog)
+        for key in ("data", "image"):
+            for name in values[key]:
+                with each():
+                    _check_name(key, name, catalog)
+        with each():
+            envs = [read_env(given) for given in values["env"]]
+    sweeps = {key: values[key] for key in keys_of(schema)}
+    sweeps |= {"model": models, "env": envs}
     del sweeps["strategy"], sweeps["script"]
     cells: dict[str, Cell] = {}
     asked: set[tuple[str, str]] = set()
@@ -169,39 +184,39 @@ _EXAMPLES = {
 }
 
 
-def expand_variants(
-    key: str, entries: Iterable[Any], catalog: Catalog
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each strategy or model with each combination of its options: (name, options).
+def expand_variant(key: str, entry: Any, catalog: Catalog) -> Variants:
+    """A strategy or model with each combination of its options.
 
     Args:
         key: ``strategy`` or ``model``.
-        entries: names, or one name with its options.
+        entry: a name, or one name with its options.
         catalog: the variants that exist.
     """
-    for entry in entries:
-        name, options = entry, None
-        if isinstance(entry, Mapping) and len(entry) == 1:
-            ((name, options),) = entry.items()
-        if not isinstance(name, str):
-            raise ValueError(
-                f"{key}: expected a name, or one name with its options such as "
-                f"{_EXAMPLES[key]}, got {entry!r}"
-            )
-        _check_name(key, name, catalog)
-        facts = (catalog.models if key == "model" else catalog.strategies)[name]
-        known = facts["options"]
-        place, given = f"{key}.{name}", {} if options is None else options
+    name, options = entry, None
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((name, options),) = entry.items()
+    if not isinstance(name, str):
+        raise ValueError(
+            f"{key}: expected a name, or one name with its options such as "
+            f"{_EXAMPLES[key]}, got {entry!r}"
+        )
+    _check_name(key, name, catalog)
+    facts = (catalog.models if key == "model" else catalog.strategies)[name]
+    known = facts["options"]
+    place, given = f"{key}.{name}", {} if options is None else options
+    # `build(**options)` takes what the experiment gives it.
+    is_open = facts.get("open", False)
+    required = [option for option, rule in known.items() if "default" not in rule]
+    schema = {"additionalProperties": is_open, "properties": known}
+    schema |= {"type": "object", "required": required}
+    found = []
+    with gather() as each:
         for chosen in _combine(place, given, facts.get("presets", {})):
-            # `build(**options)` takes what the experiment gives it.
-            is_open = facts.get("open", False)
-            schema = {"additionalProperties": is_open, "properties": known}
-            check(chosen, {"type": "object", **schema}, source=place)
-            for option in known:
-                if "default" not in known[option] and option not in chosen:
-                    raise ValueError(f"{place}: the option {option!r} is missing")
+            with each():
+                check(chosen, schema, source=place)
             more = {k: v for k, v in chosen.items() if k not in known}
-            yield name, with_defaults(chosen, schema) | more
+            found.append((name, with_defaults(chosen, schema) | more))
+    return found
 
 
 def _combine(
@@ -231,6 +246,8 @@ def _check_name(key: str, name: str, catalog: Catalog) -> None:
     known = catalog.names(key)
     if name not in known:
         near = did_you_mean(name, known)
+        if key == "model":
+            near = near or did_you_mean(name.partition("/")[0], LIBRARIES)
         if key == "model" and name.startswith(OF_TORCHVISION):
             near = f"; did you mean 'torchvision/{name}'?"
         raise ValueError(f"{key}: {name!r} is not one of {', '.join(known)}{near}")

@@ -21,6 +21,7 @@ from rankbench.schema import (
     Schema,
     check,
     did_you_mean,
+    gather,
     in_file,
     keys_of,
     load_schema,
@@ -105,29 +106,35 @@ def load_experiment(
                 )
         check_images(values["images"], "images")
         catalog = catalog.with_images(values["images"])
-        for block in blocks:
-            with naming(block.place):
-                chosen = adopt(block.values, catalog, path.parent, own)
-                known = catalog.with_own(own.facts())
-                found = expand(
-                    chosen, protocol, schema, known, own, cuda=cuda, preferred=preferred
-                )
-                if block.published and len(found) != 1:
-                    raise ValueError(
-                        "published: needs a block with one cell, this block has "
-                        f"{len(found)}: {', '.join(found)}"
+        with gather() as each:
+            for block in blocks:
+                with each(), naming(block.place):
+                    chosen = adopt(block.values, catalog, path.parent, own)
+                    known = catalog.with_own(own.facts())
+                    found = expand(
+                        *(chosen, protocol, schema, known, own),
+                        cuda=cuda,
+                        preferred=preferred,
                     )
-                # The published rows of a block are those of its cell.
-                rows += [{**row, "cell": next(iter(found))} for row in block.published]
-                for cell_id, cell in found.items():
-                    if cells.setdefault(cell_id, cell) != cell:
+                    if block.published and len(found) != 1:
                         raise ValueError(
-                            f"{cell_id} is another cell in an earlier block: give the "
-                            "script another name, or write another experiment"
+                            "published: needs a block with one cell, this block has "
+                            f"{len(found)}: {', '.join(found)}"
                         )
-                    twin = ids.setdefault(cell.hash(), cell_id)
-                    if twin != cell_id:
-                        raise ValueError(f"{twin} and {cell_id} are the same cell here")
+                    # The published rows of a block are those of its cell.
+                    cell_id = next(iter(found))
+                    rows += [{**row, "cell": cell_id} for row in block.published]
+                    for cell_id, cell in found.items():
+                        if cells.setdefault(cell_id, cell) != cell:
+                            raise ValueError(
+                                f"{cell_id} is another cell in an earlier block: give "
+                                "the script another name, or write another experiment"
+                            )
+                        twin = ids.setdefault(cell.hash(), cell_id)
+                        if twin != cell_id:
+                            raise ValueError(
+                                f"{twin} and {cell_id} are the same cell here"
+                            )
         if values["hosts"] == EACH:
             hosts = list_hosts()
             cells = _pin(cells, [*hosts])
@@ -311,18 +318,19 @@ def read_layers(
     of_block = {**swept["properties"], **rule["properties"]}
     whole = {**schema, **rule, "properties": of_block, "required": []}
     blocks = []
-    for number, entry in enumerate(given["blocks"], 1):
-        place = f"block {number}"
-        with naming(place):
-            if not isinstance(entry, Mapping):
-                raise ValueError(f"expected keys with values, got {entry!r}")
-            block = _with_lists(entry, whole)
-            check(block, whole)
-            published = block.pop("published", [])
-            merged = {**top, **block, **replaced}
-            if not merged.get("strategy") and not merged.get("script"):
-                raise ValueError("the key 'strategy' is missing")
-        blocks.append(Block(place, with_defaults(merged, swept), published))
+    with gather() as each:
+        for number, entry in enumerate(given["blocks"], 1):
+            place = f"block {number}"
+            with each(), naming(place):
+                if not isinstance(entry, Mapping):
+                    raise ValueError(f"expected keys with values, got {entry!r}")
+                block = _with_lists(entry, whole)
+                check(block, whole)
+                published = block.pop("published", [])
+                merged = {**top, **block, **replaced}
+                if not merged.get("strategy") and not merged.get("script"):
+                    raise ValueError("the key 'strategy' is missing")
+                blocks.append(Block(place, with_defaults(merged, swept), published))
     return values, blocks
 
 
@@ -334,10 +342,13 @@ def _read_overrides(
     allowed = {key: rule for key, rule in properties.items() if key not in _FIXED}
     rules = {**schema, "properties": allowed, "required": []}
     overrides = {}
-    for name, keys in given.get("overrides", {}).items():
-        check({"name": name}, {"properties": properties}, source="overrides")
-        overrides[name] = _with_lists(keys, schema)
-        check(overrides[name], rules, source=f"overrides.{name}")
+    with gather() as each:
+        for name, keys in given.get("overrides", {}).items():
+            overrides[name] = _with_lists(keys, schema)
+            with each():
+                check({"name": name}, {"properties": properties}, source="overrides")
+            with each():
+                check(overrides[name], rules, source=f"overrides.{name}")
     return overrides
 
 

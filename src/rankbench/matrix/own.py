@@ -32,7 +32,7 @@ from rankbench.own_files import (
     imports_of,
     read_source,
 )
-from rankbench.schema import check
+from rankbench.schema import check, gather, naming
 
 # Keys of an experiment that may name such a file. A script is a strategy of its own.
 KEYS = ("model", "data", "strategy", "script")
@@ -139,12 +139,14 @@ def adopt(
             two files have one name.
     """
     adopted = dict(values)
-    for key in KEYS:
-        more = values.get("files") or () if key == "script" else ()
-        adopted[key] = [
-            _adopt(key, entry, catalog, folder, own, more)
-            for entry in values.get(key) or ()
-        ]
+    with gather() as each:
+        for key in KEYS:
+            more = values.get("files") or () if key == "script" else ()
+            adopted[key] = []
+            for entry in values.get(key) or ():
+                with each():
+                    name = _adopt(key, entry, catalog, folder, own, more)
+                    adopted[key].append(name)
     return adopted
 
 
@@ -215,7 +217,8 @@ def _adopt(
         raise ValueError(f"{key}: {given} and {before.path} are both called {name}")
     if before is None:
         top = _absolute(folder, "") if key == "script" else None
-        found = _read(key, name, path, more, top=top, start=start)
+        with naming(key):
+            found = _read(key, name, path, more, top=top, start=start)
         own.files[kind, name] = replace(
             found, more={"module": dotted} if module else {}
         )
@@ -275,7 +278,7 @@ def _read(
 ) -> OwnFile:
     """Read a file; `where` has `top` and `start`, as for `find_files`."""
     if not path.is_file():
-        raise ValueError(f"{key}: there is no file {path}")
+        raise ValueError(f"there is no file {path}")
     files = find_files(path, more, **where)
     facts = READERS[key](path)
     loaded = find_files(path, (), **where) if more else files

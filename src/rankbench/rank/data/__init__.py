@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from rankbench.cell import SIZES
 from rankbench.rank import variants
 from rankbench.rank.torchvision_ops import import_torchvision
 from rankbench.record import first_line, write_atomically
@@ -402,6 +403,5 @@ def sizes_of(shape: Mapping[str, int], **asked: int | None) -> dict[str, int]:
         asked: channels (1 or 3), image_size (side in pixels), context (tokens of a
             sequence); without them, or with None, they are those of the data set.
     """
-    images = ("channels", "image_size", "classes")
-    keys = ("vocabulary", "context") if "vocabulary" in shape else images
+    keys = SIZES["tokens" if "vocabulary" in shape else "images"]
     return {key: asked.get(key) or shape[key] for key in keys}

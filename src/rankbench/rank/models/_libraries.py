@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,6 +88,12 @@ def _of_transformers(name: str) -> _Found:
     def build(vocabulary: int, context: int, **options: Any) -> nn.Module:
         import_torchvision()  # transformers may import it, without its remedy
         transformers = importlib.import_module("transformers")
+        known = transformers.AutoConfig.for_model(name)
+        # It would take any.
+        for option in options:
+            if not hasattr(known, option):
+                near = "".join(get_close_matches(option, known.to_dict(), 1)) or "none"
+                raise ValueError(f"{name}: unknown option {option!r} (nearest: {near})")
         config = transformers.AutoConfig.for_model(
             name, **{"vocab_size": vocabulary, **options}
         )

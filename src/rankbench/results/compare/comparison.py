@@ -168,12 +168,6 @@ def compare(
     Raises:
         ValueError: an argument makes no sense, or no cell can be compared.
     """
-    if at_least is not None and not 0 < at_least <= 2:
-        raise ValueError(f"--at-least {at_least}: expected a ratio such as 0.95")
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence {confidence}: give at least 0.5 and less than 1")
-    if not 0 <= margin < 1:
-        raise ValueError(f"margin {margin}: give at least 0 and less than 1")
     for place, side in enumerate(sides):
         if side.name in [other.name for other in sides[:place]]:
             raise ValueError(f"{side.name} is named twice: its launches are the same")
