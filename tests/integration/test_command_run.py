@@ -144,11 +144,14 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
     assert second.returncode == 2
     assert "is in use by process" in second.stdout
     assert " run --no-plots)" in second.stdout
-    # A terminal signals the whole process group; Snakemake is in another one.
+    # A terminal signals the whole process group; Snakemake is in another one. `timeout`
+    # signals twice, which must not cost the table.
+    os.killpg(run.pid, signal.SIGINT)
     os.killpg(run.pid, signal.SIGINT)
     said, _ = run.communicate(timeout=600)
     assert run.returncode == 130, said
     assert "stopped by SIGINT: finished launches are kept" in said
+    assert "no table yet" not in said
     assert "\n  rankbench run --no-plots\n" in said
     small.wait_until_gone()
     kept = [path.read_bytes() for path in records_of(small.root)]

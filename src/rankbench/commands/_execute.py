@@ -34,6 +34,8 @@ from rankbench.schedulers import scheduler_of, seconds_between_looks
 LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
 ASK = 30.0  # seconds between looks at the queue
 LAST_LINES = 15
+# Signals within so many seconds are one: `timeout` sends two.
+ONE_SIGNAL = 2.0
 
 
 def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int:
@@ -211,9 +213,15 @@ def start_snakemake(
                 # As Ctrl-C does: after other signals, Snakemake waits for its jobs.
                 os.killpg(child.pid, signal.SIGINT)
 
+    passed = -ONE_SIGNAL
+
     def pass_on(number: int, _: object) -> None:
+        nonlocal passed
         came.append(number)
-        interrupt()
+        # A second one would end Snakemake before it has written the table.
+        if time.monotonic() - passed >= ONE_SIGNAL:
+            passed = time.monotonic()
+            interrupt()
 
     # A signal that is ignored here, such as SIGHUP under nohup, stays ignored. But the
     # child would inherit an ignored SIGINT and not stop at it. So SIGINT then gets a

@@ -117,7 +117,7 @@ def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
 def print_results(layout: Layout) -> None:
     """Print the answer of a result directory, its table, and the paths of its files."""
     if not layout.table("csv").exists():
-        say(f"no table yet: {layout.table('csv')} is written after a cell is measured")
+        say(f"no table yet: `rankbench table {layout.root}` writes it at any time")
         return
     # Imported here, so that listing the commands needs no package of the results.
     from rankbench.results.numbers.result_set import read
