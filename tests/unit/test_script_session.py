@@ -8,12 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from factories import make_cell
 from rankbench import hooks
 from rankbench.environ import Place
 from rankbench.launch.process.reports import collapse_phases
@@ -449,11 +451,15 @@ def test_a_launch_has_a_copy_and_what_it_downloads_stays_for_others(tmp_path):
     assert not list((tmp_path / "third/data").iterdir())
 
 
-def test_a_script_on_cuda_has_to_use_a_gpu():
-    assert find_device("cpu") == torch.device("cpu")
+def test_a_script_on_cuda_has_to_use_a_gpu(session):
+    def device_of(kind: str) -> torch.device:
+        spec, place = SimpleNamespace(cell=make_cell(device=kind)), Place.of(0, 1, 1)
+        return find_device(SimpleNamespace(spec=spec, place=place), session)
+
+    assert device_of("cpu") == torch.device("cpu")
     if not torch.cuda.is_initialized():
         with pytest.raises(ScriptError, match="uses no GPU"):
-            find_device("cuda")
+            device_of("cuda")
 
 
 def test_ranks_that_see_different_phases_have_one(tmp_path):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rankbench.environ import for_srun
 from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.hosts.slurm import ask_slurm, try_slurm
+from rankbench.launch.hosts.slurm import ask_slurm, parse_lines, try_slurm
 
 ASK_SECONDS = 2.0
 SUBMIT_SECONDS = 120.0
@@ -129,10 +129,7 @@ def look(job: str) -> list[dict[str, str]] | None:
     Tasks that have not started may be one entry: ArrayTaskId, JobState, Reason.
     """
     said = try_slurm("scontrol", "--oneliner", "show", "job", job)
-    if said is None:
-        return None
-    fields = re.compile(r"\b(ArrayTaskId|JobState|Reason)=(\S+)")
-    return [dict(fields.findall(line)) for line in said.splitlines() if line]
+    return None if said is None else parse_lines(said, "JobId")
 
 
 def cancel(job: str) -> None:

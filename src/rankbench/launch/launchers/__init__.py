@@ -71,19 +71,18 @@ def ssh_argv(spec: LaunchSpec, argv: list[str]) -> list[str]:
     ]
 
 
-def slots_of(spec: LaunchSpec) -> dict[str, int]:
-    """Ranks of each host, by the name that a launcher knows it by."""
+def names_of(spec: LaunchSpec) -> tuple[str, ...]:
+    """The hosts, by the names that a launcher knows them by."""
     # localhost serves, because a host may know itself by another name than Slurm does.
-    hosts = spec.hosts if spec.is_spread else ("localhost",)
-    return dict.fromkeys(hosts, spec.shape.ranks_per_node)
+    return spec.hosts if spec.is_spread else ("localhost",)
 
 
 def hostfile(spec: LaunchSpec) -> str:
     """A line for each host: what Open MPI and DeepSpeed read."""
-    slots = slots_of(spec).items()
-    return "".join(f"{host} slots={count}\n" for host, count in slots)
+    count = spec.shape.ranks_per_node
+    return "".join(f"{host} slots={count}\n" for host in names_of(spec))
 
 
 def host_list(spec: LaunchSpec) -> str:
     """All in one word: what `-H` of mpirun and of horovodrun takes."""
-    return ",".join(f"{host}:{count}" for host, count in slots_of(spec).items())
+    return ",".join(f"{host}:{spec.shape.ranks_per_node}" for host in names_of(spec))

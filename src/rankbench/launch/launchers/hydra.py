@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import rank_argv, slots_of, ssh_argv
+from rankbench.launch.launchers import names_of, rank_argv, ssh_argv
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
@@ -33,11 +33,9 @@ def build_variables(spec: LaunchSpec) -> dict[str, str]:
         variables |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
     else:
         variables["I_MPI_HYDRA_BOOTSTRAP"] = "ssh"
-    if spec.is_spread and spec.interface:
-        variables |= {
-            "I_MPI_HYDRA_IFACE": spec.interface,
-            "FI_TCP_IFACE": spec.interface,
-        }
+        if spec.interface:
+            between = ("I_MPI_HYDRA_IFACE", "FI_TCP_IFACE")
+            variables |= dict.fromkeys(between, spec.interface)
     if spec.shares_cores:
         # Otherwise a rank that waits keeps the core from the one that it waits for.
         variables["I_MPI_WAIT_MODE"] = "1"
@@ -54,7 +52,7 @@ def build_argv(spec: LaunchSpec) -> list[str]:
             "-ppn",
             str(spec.shape.ranks_per_node),
             "-hosts",
-            ",".join(slots_of(spec)),
+            ",".join(names_of(spec)),
             *rank_argv(spec),
         ],
     )

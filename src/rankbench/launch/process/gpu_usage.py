@@ -198,18 +198,9 @@ def visible_gpus(visible: str | None, present: int) -> list[str | int]:
     # As in CUDA: an entry of another kind than the first, or that names no GPU, ends
     # the list; a repeated one empties it.
     names = [name.strip() for name in visible.split(",")]
-    kind = re.match("GPU-|MIG-|", names[0])
-    assert kind
-    named = list(
-        takewhile(
-            lambda name: (
-                name.startswith(kind[0])
-                if kind[0]
-                else name.isdecimal() and int(name) < present
-            ),
-            names,
-        )
-    )
+    numbers = [*takewhile(lambda n: n.isdecimal() and int(n) < present, names)]
+    kind = "GPU-" if names[0].startswith("GPU-") else "MIG-"
+    named = numbers or [*takewhile(lambda name: name.startswith(kind), names)]
     if len({*named}) < len(named):
         return []
     return [int(name) if name.isdecimal() else name for name in named]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -100,23 +100,20 @@ def read_arrays(path: Path, shape: Mapping[str, int]) -> Arrays:
         DataError: the file is missing or damaged, or does not fit `SHAPE`.
     """
     try:
-        file = path.open("rb")
+        with np.load(path, allow_pickle=False) as members:
+            arrays = Arrays(**{f.name: members[f.name] for f in fields(Arrays)})
+        arrays.check(shape)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: run `rankbench run --prepare`") from None
-    except OSError as error:
+    except (IsADirectoryError, PermissionError) as error:
         raise DataError(f"{path} cannot be opened: {error.strerror}") from error
-    with file:
-        try:
-            with np.load(file, allow_pickle=False) as members:
-                arrays = Arrays(**{f.name: members[f.name] for f in fields(Arrays)})
-            arrays.check(shape)
-        except Exception as error:
-            # Damage may be in the zip directory, an array header or a checksum, and
-            # each raises other exceptions.
-            reason = first_line(str(error)) or type(error).__name__
-            raise DataError(
-                f"{path} is damaged: {reason}: delete it; `rankbench run --prepare`"
-            ) from error
+    except Exception as error:
+        # Damage may be in the zip directory, an array header or a checksum, and each
+        # raises other exceptions.
+        reason = first_line(str(error)) or type(error).__name__
+        raise DataError(
+            f"{path} is damaged: {reason}: delete it; `rankbench run --prepare`"
+        ) from error
     return arrays
 
 
@@ -283,7 +280,7 @@ class Tokens(Dataset[tuple[Tensor, Tensor]]):
         return sequence[:-1], sequence[1:]
 
 
-@dataclass
+@dataclass(frozen=True)
 class TokenFile:
     """What a file of Python with a data set defines, for a file of token ids.
 
@@ -296,16 +293,11 @@ class TokenFile:
     file: Path
     dtype: str
     vocabulary: int
-    SHAPE: dict[str, int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        count = self.file.stat().st_size // np.dtype(self.dtype).itemsize
-        longest = (count - 1) // 2
-        self.SHAPE = {
-            "vocabulary": self.vocabulary,
-            "context": longest,
-            "longest_context": longest,
-        }
+    @property
+    def SHAPE(self) -> dict[str, int]:
+        """Without a context of its own: each cell names one."""
+        return {"vocabulary": self.vocabulary, "context": 0}
 
     def generate(self, *, context: int) -> TokenArrays:
         """Cut the file into sequences; each ends with the first token of the next."""

@@ -74,7 +74,7 @@ def run(duty: Duty) -> None:
         steps=cell.steps,
         local_rank=duty.place.local_rank,
         progress=duty.progress,
-        find_device=lambda session: _find_device(duty, session),
+        find_device=lambda session: find_device(duty, session),
         finish=lambda session: _report(duty, begun, session),
     )
     sources = frozen.rglob("*.py")
@@ -143,7 +143,7 @@ def _fault(
 _OTHER_RUNTIMES = ("horovod.torch", "mpi4py.MPI")
 
 
-def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
+def find_device(duty: Duty, session: ScriptSession) -> torch.device:
     """The device of this rank, once its first step has ended.
 
     Raises:
@@ -151,7 +151,13 @@ def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
             over the cell's backend.
     """
     cell, ranks = duty.spec.cell, duty.place.size
-    device = find_device(cell.device)
+    device = torch.device("cpu")
+    if cell.device == "cuda":
+        if not torch.cuda.is_initialized():
+            raise ScriptError(
+                "the script uses no GPU, but this cell is on device: cuda"
+            )
+        device = torch.device("cuda", torch.cuda.current_device())
     if ranks == 1:
         return device
     if not distributed.is_initialized():
@@ -178,22 +184,6 @@ def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
         file = duty.spec.work / f"exchange{duty.place.rank}.json"
         session.probe = ExchangeProbe(file)
     return device
-
-
-def find_device(kind: str) -> torch.device:
-    """The device on which the script trains on this rank.
-
-    Args:
-        kind: ``cpu`` or ``cuda``, as the cell says.
-
-    Raises:
-        ScriptError: the script has not used a GPU.
-    """
-    if kind == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_initialized():
-        raise ScriptError("the script uses no GPU, but this cell is on device: cuda")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _report(duty: Duty, begun: float, session: ScriptSession) -> None:

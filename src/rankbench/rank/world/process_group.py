@@ -6,6 +6,8 @@ import math
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import torch
 from torch import distributed
@@ -62,21 +64,17 @@ def operation(
         for work in distributed.batch_isend_irecv(both):
             work.wait()
 
-    calls: dict[str, Callable[[], None]] = {
-        "all_reduce": lambda: distributed.all_reduce(whole, group=group),
-        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(
-            part, whole, group=group
-        ),
-        "all_gather": lambda: distributed.all_gather_into_tensor(
-            whole, part, group=group
-        ),
-        "broadcast": lambda: distributed.broadcast(whole, members[0], group=group),
-        "all_to_all": lambda: distributed.all_to_all_single(
-            received, whole, group=group
-        ),
-        "send_recv": pass_on,
+    if name == "send_recv":
+        return pass_on
+    calls: dict[str, tuple[Any, ...]] = {
+        "all_reduce": (distributed.all_reduce, whole),
+        "reduce_scatter": (distributed.reduce_scatter_tensor, part, whole),
+        "all_gather": (distributed.all_gather_into_tensor, whole, part),
+        "broadcast": (distributed.broadcast, whole, members[0]),
+        "all_to_all": (distributed.all_to_all_single, received, whole),
     }
-    return calls[name]
+    call, *tensors = calls[name]
+    return partial(call, *tensors, group=group)
 
 
 def largest(value: float) -> float:
