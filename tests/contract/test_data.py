@@ -119,14 +119,6 @@ def test_sequences(name, root, context):
     assert not torch.equal(train[1][0], other[1][0])
 
 
-@every_of_tokens
-def test_sequences_are_not_too_long(name, root):
-    shape = literal(name, "SHAPE")
-    longest = shape.get("longest_context", shape["context"])
-    with pytest.raises(ValueError, match=f"{name} has sequences of {longest} tokens"):
-        data.load(name, root, context=longest + 1)
-
-
 @every_of_images
 def test_two_loads_are_equal(name, root):
     (train, test, _), (train_2, test_2, _) = (data.load(name, root) for _ in range(2))

@@ -125,21 +125,6 @@ def test_sees_no_later_token(name):
     assert not torch.allclose(before[:, -2:], after[:, -2:])
 
 
-@every
-def test_refuses_other_data(name):
-    sizes = {"channels": 3, "image_size": 64, "classes": CLASSES}
-    with pytest.raises(ValueError, match=f"{name} takes"):
-        models.build(name, **(sizes if takes_tokens(name) else TOKENS))
-
-
-@of_images
-def test_refuses_small_images(name):
-    declared = needs(name)
-    channels = (declared["channels"] or [1])[0]
-    with pytest.raises(ValueError, match=name):
-        build(name, channels, declared["min_image_size"] - 1)
-
-
 @pytest.mark.parametrize("name", FEW)
 def test_seed_decides_the_weights(name):
     def weights(seed: int) -> list[torch.Tensor]:

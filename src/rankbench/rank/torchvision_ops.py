@@ -15,6 +15,7 @@ import torch
 # data sets and transforms do not call them.
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _MISSING = ("nms", "qnms")
+_kept: list[torch.library.Library] = []
 
 
 @functools.cache
@@ -31,14 +32,8 @@ def import_torchvision() -> ModuleType:
             raise
     for name in [name for name in sys.modules if name.startswith("torchvision.")]:
         del sys.modules[name]
-    _declare()
-    return importlib.import_module("torchvision")
-
-
-@functools.cache
-def _declare() -> torch.library.Library:
-    # Cached to keep the library alive: its operators disappear together with it.
-    library = torch.library.Library("torchvision", "DEF")
+    # Kept, because its operators disappear together with it.
+    _kept.append(library := torch.library.Library("torchvision", "DEF"))
     for name in _MISSING:
         library.define(name + _SCHEMA)
-    return library
+    return importlib.import_module("torchvision")

@@ -455,10 +455,9 @@ def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:
         ValueError: there is no room, or a copy fails.
     """
     folder, name = session.facts["folder"], session.name
-    if needs.data:
-        session.rsync(*map(str, needs.data), to=f"{name}:{folder}/data/")
-    if needs.own:
-        session.rsync(*map(str, needs.own), to=f"{name}:{folder}/own/")
+    for place, files in (("data", needs.data), ("own", needs.own)):
+        if files:
+            session.rsync(*map(str, files), to=f"{name}:{folder}/{place}/")
     for file, digest in needs.images.items():
         place, image = f"images/{digest}.sif", Path(file)
         if not session.facts["sees"][place]:

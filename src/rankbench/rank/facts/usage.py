@@ -14,6 +14,7 @@ import re
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,28 +78,21 @@ def _read_ticks(pid: int | str | None, *fields: int) -> list[float]:
     return [int(values[field - 3]) / os.sysconf("SC_CLK_TCK") for field in fields]
 
 
+@dataclass
 class Meter:
-    """Reads counters of energy; or knows why there are none."""
+    """Reads counters of energy; or knows why there are none.
 
-    def __init__(
-        self,
-        counters: Sequence[Callable[[], float]] = (),
-        *,
-        reason: str | None = None,
-        wraps_at: Sequence[float] = (),
-    ) -> None:
-        """Take counters, each in joules.
+    Args:
+        counters: return the joules that a device has consumed since any moment.
+        reason: why there are no counters.
+        wraps_at: joules after which each counter begins again with 0.
+    """
 
-        Args:
-            counters: return what a device has consumed since any moment.
-            reason: why there are no counters.
-            wraps_at: joules after which each counter begins again with 0.
-        """
-        self._counters = counters
-        self._reason = reason
-        self._wraps_at = wraps_at
-        self._before: list[float] = []
-        self._begun = 0.0
+    counters: Sequence[Callable[[], float]] = ()
+    reason: str | None = None
+    wraps_at: Sequence[float] = ()
+    _before: list[float] = field(default_factory=list)
+    _begun: float = 0.0
 
     def begin(self) -> None:
         self._begun = time.perf_counter()
@@ -115,21 +109,21 @@ class Meter:
         after = self._read()
         seconds = time.perf_counter() - self._begun
         used = [now - then for now, then in zip(after, self._before, strict=False)]
-        for index, most in enumerate(self._wraps_at[: len(used)]):
+        for index, most in enumerate(self.wraps_at[: len(used)]):
             used[index] %= most
         return {
-            "joules": sum(used) if self._reason is None else None,
+            "joules": sum(used) if self.reason is None else None,
             "seconds": seconds,
             "devices": len(used),
-            "reason": self._reason,
+            "reason": self.reason,
         }
 
     def _read(self) -> list[float]:
-        if self._reason is None:
+        if self.reason is None:
             try:
-                return [read() for read in self._counters]
+                return [read() for read in self.counters]
             except Exception as error:  # NVML's errors have a class of their own
-                self._reason = f"an energy counter could not be read: {error}"
+                self.reason = f"an energy counter could not be read: {error}"
         return []
 
 

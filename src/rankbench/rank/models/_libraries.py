@@ -126,7 +126,8 @@ _FINDERS = {
 def resnet(name: str, *, channels: int, classes: int) -> nn.Sequential:
     """torchvision's untrained ResNet `name` as a sequence, in the order of its forward.
 
-    Parameters keep the names that they have in torchvision.
+    Parameters keep the names that they have in torchvision. It pools globally, so it
+    takes images of any size.
     """
     model = getattr(import_torchvision().models, name)(num_classes=classes)
     if channels != model.conv1.in_channels:

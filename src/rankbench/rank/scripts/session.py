@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ LOOKED_AT = 8
 GRACE = 5.0  # seconds that a script has to end after its measurement
 
 
+@dataclass(eq=False, kw_only=True)
 class ScriptSession:
     """Observes a script that runs in this process, and ends it after the window.
 
@@ -86,6 +88,11 @@ class ScriptSession:
     the warm-up and the timed window.
 
     Attributes:
+        warmup, steps: numbers of steps of the warm-up, and of the timed window.
+        local_rank: number of this rank on its host.
+        progress: of this rank.
+        find_device: returns the device of this rank, after the first step.
+        finish: writes what was measured, after the last step.
         window: what is measured; None before the first step has ended.
         ended: steps that have ended, with the first one.
         needed: steps that have to end.
@@ -101,51 +108,36 @@ class ScriptSession:
         failure: why rankbench could not measure; None if it could.
         probe: looks at what ranks exchange in the first steps of the warm-up; None for
             no look. Without a warm-up, it looks at a step that is not measured.
-        find_device: returns the device of this rank, after the first step.
-        finish: writes what was measured, after the last step.
     """
 
-    def __init__(
-        self,
-        *,
-        warmup: int,
-        steps: int,
-        local_rank: int,
-        progress: Progress,
-        find_device: Callable[[ScriptSession], torch.device],
-        finish: Callable[[ScriptSession], None],
-    ) -> None:
-        """Take what to measure.
+    warmup: int
+    steps: int
+    local_rank: int
+    progress: Progress
+    find_device: Callable[[ScriptSession], torch.device]
+    finish: Callable[[ScriptSession], None]
+    window: ScriptWindow | None = None
+    ended: int = 0
+    root: nn.Module | None = None
+    inputs: str | None = None
+    weights: str | None = None
+    is_marked: bool = False
+    is_complete: bool = False
+    failure: Exception | None = None
+    probe: ExchangeProbe | None = None
 
-        Args:
-            warmup: steps of the warm-up.
-            steps: steps of the timed window.
-            local_rank: number of this rank on its host.
-            progress: of this rank.
-            find_device, finish: see the class.
-        """
-        self.window: ScriptWindow | None = None
-        self.ended, self.needed = 0, 1 + warmup + steps
-        self._warmup, self._steps = warmup, steps
-        self._local_rank, self._progress = local_rank, progress
+    def __post_init__(self) -> None:
+        self.needed = 1 + self.warmup + self.steps
         # Of each step, as the script marks them.
         self._losses: list[Any] = []
         self._samples: list[Any] = []
         self.counter = StepCounter(on_step=self._on_step, on_phase=self._mark)
-        self.root: nn.Module | None = None
-        self.inputs: str | None = None
-        self.weights: str | None = None
-        self._looked = 1 + min(warmup, LOOKED_AT)
-        self.is_marked = False
-        self.is_complete = False
-        self.failure: Exception | None = None
-        self.probe: ExchangeProbe | None = None
-        self.find_device, self.finish = find_device, finish
+        self._looked = 1 + min(self.warmup, LOOKED_AT)
         self._search = RootSearch()
         self._stop_watching = lambda: None
         # All other functions of this kind call these.
         self._exec = {name: getattr(os, name) for name in ("execv", "execve")}
-        progress.explain = self._explain
+        self.progress.explain = self._explain
         # Of what a script forks, nothing is measured.
         os.register_at_fork(after_in_child=self.end)
 
@@ -201,7 +193,7 @@ class ScriptSession:
                 self._stop_watching = watch(self.root, self._on_forward)
         self.opened = usage.process_age()
         self.device = self.find_device(self)
-        is_bare = self._warmup == 0
+        is_bare = self.warmup == 0
         if self.probe is not None and not self.probe.is_on:
             self.probe.begin()
             if is_bare:
@@ -212,10 +204,10 @@ class ScriptSession:
         self.window = ScriptWindow(
             (self.device,),
             PHASES if self.root is not None else WHOLE,
-            warmup=self._warmup,
-            steps=self._steps,
-            local_rank=self._local_rank,
-            progress=self._progress,
+            warmup=self.warmup,
+            steps=self.steps,
+            local_rank=self.local_rank,
+            progress=self.progress,
         )
         if is_bare:
             self._end_look()
@@ -255,13 +247,13 @@ class ScriptSession:
             print("rankbench ends the script: its steps are measured", flush=True)
             raise SystemExit(0)
         step = self.ended - 1
-        if step == self._warmup:
+        if step == self.warmup:
             window.end_warmup()
             window.begin()
             step = 0
         else:
-            step -= self._warmup if step > self._warmup else 0
-            self._progress.step(step)
+            step -= self.warmup if step > self.warmup else 0
+            self.progress.step(step)
         window.clock.begin(step)
 
     def _finish(self) -> None:
@@ -269,7 +261,7 @@ class ScriptSession:
         if None not in self._losses:
             losses = [torch.as_tensor(one).double().mean() for one in self._losses]
             self.window.loss = np.array([float(one) for one in losses], np.float32)
-        samples = self._samples[self._warmup :]
+        samples = self._samples[self.warmup :]
         self.window.samples = 0 if None in samples else sum(map(int, samples))
         self.finish(self)
 
