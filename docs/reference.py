@@ -41,7 +41,10 @@ def make_page() -> str:
 def _make_table(keys: dict[str, Any]) -> str:
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for key, schema in keys.items():
-        default = json.dumps(schema["default"]) if "default" in schema else ""
+        default = schema.get("default", "")
+        # A list of one value is a key that may be swept.
+        first = default[0] if isinstance(default, list) and default else default
+        default = json.dumps(first).strip('"')
         said = schema.get("description", "").replace("|", "\\|")
         rows.append(f"| `{key}` | {f'`{default}`' if default else ''} | {said} |")
     return "\n".join(rows)

@@ -80,7 +80,7 @@ def init(arguments: argparse.Namespace) -> int:
         say(f"{mark} {partition.describe()}")
     option = f" --site {shlex.quote(profile)}" if profile else ""
     what = "the cluster" if partitions else "the hosts" if hosts else "this machine"
-    enter = f"cd {shlex.quote(str(folder))}, then " if folder else ""
+    enter = "" if root == Path() else f"cd {shlex.quote(str(root))}, then "
     say(
         f"next: {enter}edit config.yaml (the experiment) and "
         f"{profile or 'local_profile'}/site.yaml ({what});\n"
