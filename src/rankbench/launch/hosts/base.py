@@ -174,7 +174,7 @@ class Hosts(ABC):
     def find(cls, nodes: int) -> Self:
         """Return all hosts that this process has, without waiting.
 
-        Only `open` here calls it: a class with its own needs none.
+        Only `open` here calls it.
 
         Args:
             nodes: how many are needed.
@@ -182,7 +182,7 @@ class Hosts(ABC):
         Raises:
             ValueError: there are fewer; the message has a remedy.
         """
-        raise NotImplementedError
+        return cls()
 
     @classmethod
     @contextmanager
@@ -310,10 +310,6 @@ class ThisMachine(Hosts):
 
     names = ("localhost",)
     share_files = False
-
-    @classmethod
-    def find(cls, nodes: int) -> Self:
-        return cls()
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return list(argv)

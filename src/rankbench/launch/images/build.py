@@ -268,9 +268,7 @@ def find_debootstrap() -> Path:
     Raises:
         ValueError: it is not installed; the message names the package.
     """
-    # An ordinary user's PATH may lack the folder of debootstrap.
-    folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    if program := shutil.which("debootstrap", path=folders):
+    if program := _which("debootstrap"):
         return Path(program)
     raise ValueError(
         "debootstrap is not installed, and building images needs it: have the "
@@ -279,6 +277,11 @@ def find_debootstrap() -> Path:
         "then `dnf install debootstrap`), or build on another machine and copy the "
         ".sif and .json"
     )
+
+
+def _which(program: str) -> str | None:
+    """The path of a program, also in folders that a user's PATH may lack."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 def check_mirror(mirror: str, suite: str) -> None:
@@ -340,10 +343,8 @@ def check_space(needed: Mapping[Path, float]) -> None:
 
 def _squash_options() -> tuple[str, str]:
     """Return options that compress by zstd, if mksquashfs supports it (4.3 may not)."""
-    # An ordinary user's PATH may lack the folder of mksquashfs.
-    folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     name = "gzip"
-    if program := shutil.which("mksquashfs", path=folders):
+    if program := _which("mksquashfs"):
         said = run_to_end([program, "-help"])
         if "zstd" in said.stdout + said.stderr:
             name = "zstd"

@@ -24,16 +24,7 @@ from rankbench.cell import Cell, Shape, is_lossy
 from rankbench.decoder import mlp_width
 from rankbench.launch_spec import TRAINING
 from rankbench.rank.models import complete, describe_model, is_decoder
-from rankbench.rank.purposes.setup import (
-    Material,
-    draw_model,
-    finish,
-    join_others,
-    load_material,
-    make_batches,
-    set_up_strategy,
-    sizes_of_data,
-)
+from rankbench.rank.purposes import setup
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Batch, Strategy, World
 from rankbench.rank.training.recipe import AUTOCAST
@@ -66,7 +57,7 @@ FLOOR = 0.01
 
 def run(duty: Duty) -> None:
     """Check every requested seed, and write this rank's report."""
-    runtime, world = join_others(duty, precision="fp32")
+    runtime, world = setup.join_others(duty, precision="fp32")
     duty.progress.enter(TRAINING)
     checks = []
     for number, seed in enumerate(duty.spec.seeds or [duty.spec.cell.seed]):
@@ -75,7 +66,7 @@ def run(duty: Duty) -> None:
         if (precision := duty.spec.cell.precision) in AUTOCAST:
             found["trend"] = check(duty, world, seed, precision=precision)
         checks.append(found)
-    finish(duty, runtime, {"gate": checks})
+    setup.finish(duty, runtime, {"gate": checks})
 
 
 def check(
@@ -109,7 +100,7 @@ def check(
     by_trend = lossy or low
     dtype = getattr(torch, "float32" if by_trend else kind.exact_dtype)
     steps = LOSSY_STEPS if by_trend else EXACT_STEPS
-    material = load_material(cell, duty.spec.data_dir)
+    material = setup.load_material(cell, duty.spec.data_dir)
     samples = choose_samples(duty, cell, material)
     sharing = duty.spec.shape.replica_ranks
 
@@ -117,14 +108,14 @@ def check(
         cell: Cell, world: World, samples: int, *, alone: bool = False
     ) -> tuple[list[float | None] | None, dict[str, Tensor], dict[str, Tensor]]:
         """Losses; weights after and before, the latter only of a single process."""
-        blueprint = draw_model(cell, material.sizes, independent_of_the_split)
+        blueprint = setup.draw_model(cell, material.sizes, independent_of_the_split)
         model = blueprint.model.to(dtype)
         start: dict[str, Tensor] = {}
         if alone:
             # Drawn as a whole, so that parts with other values would be noticed.
             blueprint.load(model, world.device)
             start = {k: v.to("cpu", copy=True) for k, v in model.state_dict().items()}
-        strategy = set_up_strategy(
+        strategy = setup.set_up_strategy(
             cell,
             world,
             blueprint,
@@ -137,7 +128,7 @@ def check(
         step = partial(strategy.step, mark=lambda phase: None)
         if alone:
             step = partial(step_in_parts, strategy)
-        batches, _ = make_batches(duty, cell, material, samples, alone=alone)
+        batches, _ = setup.make_batches(duty, cell, material, samples, alone=alone)
         losses = train(step, batches, steps=steps, device=world.device, dtype=dtype)
         # Not on the device, which needs its memory for the reference.
         return losses, {k: v.cpu() for k, v in strategy.state_dict().items()}, start
@@ -197,7 +188,7 @@ def step_in_parts(reference: Strategy, batch: Batch) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def choose_samples(duty: Duty, cell: Cell, material: Material) -> int:
+def choose_samples(duty: Duty, cell: Cell, material: setup.Material) -> int:
     """The number of samples of this rank in a step: fewer than in the cell if possible.
 
     The number divides the cell's own, so that the strategy can split it in the same
@@ -254,9 +245,9 @@ def shrink(cell: Cell, shape: Shape) -> Cell:
         own_files={kind: f for kind, f in cell.own_files.items() if kind != "data"},
         context=None,
     )
-    options["vocabulary"] = shared(sizes_of_data(small)["vocabulary"])
+    options["vocabulary"] = shared(setup.sizes_of_data(small)["vocabulary"])
     short = SHORT if shape.ranks <= MANY_RANKS else SHORTEST
-    context = min(sizes_of_data(cell)["context"], shared(short))
+    context = min(setup.sizes_of_data(cell)["context"], shared(short))
     return dataclasses.replace(small, model_options=options, context=context)
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -73,12 +73,11 @@ class Ranges:
     """Makes ranges in a trace: one of each step, and one where a phase ends."""
 
     def __init__(self) -> None:
-        self._step: AbstractContextManager[Any] = nullcontext()
+        self._step = ExitStack()
 
     def begin(self, step: int) -> None:
         self.finish()
-        self._step = record_function(f"{STEP}{step}")
-        self._step.__enter__()
+        self._step.enter_context(record_function(f"{STEP}{step}"))
 
     def mark(self, phase: str) -> None:
         with record_function(f"{END}{phase}"):
@@ -86,8 +85,7 @@ class Ranges:
 
     def finish(self) -> None:
         """End the last step."""
-        self._step.__exit__(None, None, None)
-        self._step = nullcontext()
+        self._step.close()
 
 
 def top_operators(profiler: profile) -> list[dict[str, Any]]:

@@ -21,17 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from rankbench import hooks
 from rankbench.launch_spec import SEEN
 from rankbench.rank.facts import usage
+from rankbench.rank.scripts import observing
 from rankbench.rank.scripts.exchange import ExchangeProbe
-from rankbench.rank.scripts.observing import (
-    MARK_STEPS,
-    RootSearch,
-    ScriptError,
-    StepCounter,
-    digest_values,
-    leading_sizes,
-    trained_weights,
-    watch,
-)
 from rankbench.rank.training.loop import Window
 from rankbench.rank.world.lifeline import Progress
 
@@ -46,8 +37,8 @@ class ScriptWindow(Window):
 
     Attributes:
         phases: of a step; one if the script does not let them be told apart.
-        counted: what the inputs of the timed steps have counted, see `leading_sizes`;
-            empty if the inputs are not known.
+        counted: what the inputs of the timed steps have counted, see
+            `observing.leading_sizes`; empty if the inputs are not known.
     """
 
     counted: tuple[int, ...] = ()
@@ -131,9 +122,9 @@ class ScriptSession:
         # Of each step, as the script marks them.
         self._losses: list[Any] = []
         self._samples: list[Any] = []
-        self.counter = StepCounter(on_step=self._on_step, on_phase=self._mark)
+        self.counter = observing.StepCounter(on_step=self._on_step, on_phase=self._mark)
         self._looked = 1 + min(self.warmup, LOOKED_AT)
-        self._search = RootSearch()
+        self._search = observing.RootSearch()
         self._stop_watching = lambda: None
         # All other functions of this kind call these.
         self._exec = {name: getattr(os, name) for name in ("execv", "execve")}
@@ -161,7 +152,7 @@ class ScriptSession:
     def _explain(self) -> str:
         """What a rank that hangs before its first training step has done so far."""
         seen = f"{self.counter.passes} backwards, {self.counter.seen} optimizer steps"
-        return "" if self.ended else f"{SEEN} {seen}: {MARK_STEPS}"
+        return "" if self.ended else f"{SEEN} {seen}: {observing.MARK_STEPS}"
 
     def _mark(self, phase: str) -> None:
         """Note that a phase ends now, if phases are told apart."""
@@ -190,7 +181,7 @@ class ScriptSession:
         if self.root is None:
             self.root = self._search.end()
             if self.root is not None:
-                self._stop_watching = watch(self.root, self._on_forward)
+                self._stop_watching = observing.watch(self.root, self._on_forward)
         self.opened = usage.process_age()
         self.device = self.find_device(self)
         is_bare = self.warmup == 0
@@ -217,16 +208,17 @@ class ScriptSession:
 
     def _on_forward(self, inputs: Any) -> None:
         if self.inputs is None and isinstance(self.root, DistributedDataParallel):
-            self.inputs = digest_values(inputs)
+            self.inputs = observing.digest_values(inputs)
         self._mark("load")
         if self.window is not None:
-            self.window.count(leading_sizes(inputs))
+            self.window.count(observing.leading_sizes(inputs))
 
     def _end_look(self) -> None:
         if self.probe is not None and self.probe.is_on:
             self.probe.end()
             if (optimizer := self.counter.optimizer) is not None:
-                self.weights = digest_values(trained_weights(optimizer))
+                weights = observing.trained_weights(optimizer)
+                self.weights = observing.digest_values(weights)
 
     def _end_step(self, loss: Any, samples: Any) -> None:
         window = self.window
@@ -276,7 +268,7 @@ class ScriptSession:
 
 
 def _refuse_exec(file: Any, *_: Any) -> None:
-    raise ScriptError(
+    raise observing.ScriptError(
         f"the script replaces its process by {file} (os.exec), which cannot be "
         "measured: set by env, in the experiment, what it sets before"
     )
