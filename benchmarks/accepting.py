@@ -15,7 +15,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.results.compare import FAIL, PASS, CellLaunches, Side, compare
+from rankbench.results.compare.comparison import FAIL, PASS, compare
+from rankbench.results.compare.sides import CellLaunches, Side
 
 LINE, SCATTER = 0.95, 0.03
 SHARES = (0.90, 0.93, 0.94, 0.96, 0.97, 1.00)

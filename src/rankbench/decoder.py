@@ -101,10 +101,8 @@ def describe_decoder(
     shared = width * (options["kv_heads"] or heads) // heads
     attention = 2 * width * width + 2 * width * shared
     rotary = "rope_theta" in options
-    matrices, matrix = (
-        2 if options.get("mlp") == "gelu" else 3,
-        width * mlp_width(options),
-    )
+    matrices = 2 if options.get("mlp") == "gelu" else 3
+    matrix = width * mlp_width(options)
     mlp = matrices * matrix
     experts = options.get("experts", 0)
     idle = experts and (experts - options["top_k"]) * mlp

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 
 from pages import Words
-from rankbench.results.compare import (
+from rankbench.results.compare.comparison import Comparison, compare, describe, to_json
+from rankbench.results.compare.sides import (
     CellLaunches,
-    Comparison,
     Side,
-    compare,
-    describe,
     encode_baseline,
+    find_differing,
     read_side,
-    to_json,
 )
-from rankbench.results.compare.sides import find_differing
 from unit.synthetic import (
     edited,
     plan_cell,

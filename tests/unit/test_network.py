@@ -11,7 +11,7 @@ import pytest
 from rankbench.launch.job.network import check_network
 from rankbench.launch.site import hosts as site_hosts
 from rankbench.record import Layout, read_attempt
-from rankbench.results.compare import read_side
+from rankbench.results.compare.sides import read_side
 from rankbench.results.numbers.hardware import find_network
 from unit.synthetic import (
     plan_one,

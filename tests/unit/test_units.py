@@ -7,7 +7,8 @@ import pytest
 from factories import make_record, read_experiment
 from rankbench.record import Layout, describe_result
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.compare import CellLaunches, Side, compare, read_side
+from rankbench.results.compare.comparison import compare
+from rankbench.results.compare.sides import CellLaunches, Side, read_side
 from rankbench.results.numbers.result_set import read
 from rankbench.results.prediction.mechanism import read_scale
 from rankbench.results.render.formats import to_html

@@ -21,7 +21,7 @@ from rankbench.results.elements.text import shorten
 from rankbench.say import say
 
 if TYPE_CHECKING:
-    from rankbench.results.compare import Comparison
+    from rankbench.results.compare.comparison import Comparison
 
 
 @command(
@@ -47,7 +47,8 @@ def compare_sides(arguments: argparse.Namespace) -> int:
     --by date compares each run with the one before. --models compares trained
     models, tensor by tensor. docs/comparing.md explains the verdicts.
     """
-    from rankbench.results import compare
+    from rankbench.results.compare.comparison import compare, write_page
+    from rankbench.results.compare.sides import encode_baseline, read_side, read_sides
 
     if arguments.models:
         return _compare_models(arguments)
@@ -57,23 +58,23 @@ def compare_sides(arguments: argparse.Namespace) -> int:
     if arguments.between:
         if len(paths) > 1 or arguments.save_baseline:
             raise ValueError("--between: give one SIDE, and no --save-baseline")
-        sides = compare.read_sides(paths[0], *_read_between(arguments.between))
+        sides = read_sides(paths[0], *_read_between(arguments.between))
     elif len(paths) == 1 and not arguments.save_baseline:
         raise ValueError(
             f"{paths[0]} is one side: give another one, --between KEY=A,B, or "
             "--save-baseline FILE"
         )
     else:
-        sides = [compare.read_side(path) for path in paths]
+        sides = [read_side(path) for path in paths]
     lines = []
     if file := arguments.save_baseline:
-        write_atomically(file, compare.encode_baseline(sides[-1]))
+        write_atomically(file, encode_baseline(sides[-1]))
         kept = [cell for cell in sides[-1].cells.values() if cell.throughput]
         lines.append(f"{file}: {len(kept)} cells with a number of {sides[-1].name}")
     if len(sides) == 1:
         print_result(arguments, {"saved": str(file)}, lines[0])
         return OK
-    found = compare.compare(
+    found = compare(
         sides,
         at_least=arguments.at_least,
         by_date=arguments.by == "date",
@@ -81,7 +82,7 @@ def compare_sides(arguments: argparse.Namespace) -> int:
         margin=arguments.margin,
     )
     if arguments.page:
-        compare.write_page(arguments.page, found)
+        write_page(arguments.page, found)
         lines.append(str(arguments.page))
     return print_comparison(arguments, found, lines)
 
@@ -121,18 +122,18 @@ def print_comparison(
 ) -> int:
     """Print a comparison, and the lines below it; return the exit status."""
     from rankbench.commands._terminal import print_grid, print_notes
-    from rankbench.results import compare
+    from rankbench.results.compare import comparison
 
     if arguments.json:
-        print_json(compare.to_json(found))
+        print_json(comparison.to_json(found))
     else:
         names, shared = shorten([cell.id for cell in found.cells])
-        notes, grid, summary = compare.describe(found)
+        notes, grid, summary = comparison.describe(found)
         print_notes(notes, names)
         say("")
         print_grid(grid, names, shared, whole=True)
         say(*summary, *lines)
-    statuses = {compare.PASS: OK, compare.FAIL: FINDING}
+    statuses = {comparison.PASS: OK, comparison.FAIL: FINDING}
     return statuses.get(found.verdict, UNDECIDED)
 
 

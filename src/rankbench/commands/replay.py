@@ -46,9 +46,10 @@ def replay(arguments: argparse.Namespace) -> int:
     what would run, and write nothing. If the bundle brings code of its own, such as
     a model or a script, --run also needs --run-their-code: read that code first.
     """
-    from rankbench.results import compare
     from rankbench.results.bundle.replay import plan_replay, write_replay
     from rankbench.results.bundle.verify import verify_folder
+    from rankbench.results.compare.comparison import compare
+    from rankbench.results.compare.sides import read_side
     from rankbench.results.numbers.hosts import AT_LEAST
     from rankbench.results.read.archive import open_folder
 
@@ -73,14 +74,14 @@ def replay(arguments: argparse.Namespace) -> int:
         experiment = write_replay(wanted, FOLDER / wanted.name)
         run = _plan(arguments, experiment, wanted, probe=True)
         lines = [*_describe(wanted, run), *Preview(run).lines()]
-        theirs = replace(compare.read_side(root), name=str(arguments.bundle))
+        theirs = replace(read_side(root), name=str(arguments.bundle))
     argv = argv_for(arguments)
     say(*lines, aside=True)
     status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.
-    ours = wanted.match(theirs, compare.read_side(run.layout.root))
-    compared = compare.compare(
+    ours = wanted.match(theirs, read_side(run.layout.root))
+    compared = compare(
         [theirs, ours],
         at_least=arguments.at_least or AT_LEAST,
         confidence=arguments.confidence,

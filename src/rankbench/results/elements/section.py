@@ -192,16 +192,11 @@ def _ends(name: str) -> tuple[str, str, str]:
 def show_value(value: object) -> Text:
     """A value of a row as a field of a table; nothing for None and NaN."""
     match value:
-        case Estimate():
+        case Estimate() | None:
             return show_estimate(value)
         case float():
             return Text("" if value != value else figures(value))
-        case None:
-            return Text("")
-        case Text():
-            return value
-        case _:
-            return Text(str(value))
+    return value if isinstance(value, Text) else Text(str(value))
 
 
 # --- plots with panels ----------------------------------------------------------------

@@ -52,15 +52,12 @@ _PEAKS: tuple[tuple[str, float | None, float, float | None, float], ...] = (
 )
 
 
-def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
-    """The largest rate of a device of a row, in TFLOP/s.
+def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float | str:
+    """The largest rate of a device of a row, in TFLOP/s; or why it is not known.
 
     Args:
         summary: a row that is ok.
         peaks: precision -> rate, as the site file gives it.
-
-    Raises:
-        LookupError: it is not known; the message is the reason.
     """
     precision = summary.cell.precision
     if precision in peaks:
@@ -72,16 +69,12 @@ def peak_of(summary: Summary, peaks: Mapping[str, float]) -> float:
         for gpu in host["gpus"]
     }
     if not names:
-        raise LookupError("no peak of this CPU is known: set peak_tflops in site.yaml")
+        return "no peak of this CPU is known: set peak_tflops in site.yaml"
     if len(names) != 1:
-        raise LookupError(f"different GPUs: {', '.join(sorted(names))}")
+        return f"different GPUs: {', '.join(sorted(names))}"
     (name,) = names
-    peak = find_peak(name, precision)
-    if peak is None:
-        raise LookupError(
-            f"no peak of {name} in {precision} is known: set peak_tflops in site.yaml"
-        )
-    return peak
+    unknown = f"no peak of {name} in {precision} is known: set peak_tflops in site.yaml"
+    return find_peak(name, precision) or unknown
 
 
 def find_rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
@@ -102,10 +95,9 @@ def find_rates(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
     if cell.unit == "tokens":
         known_by = FORMULA if formula else COUNTED
         row |= {"mflop_per_token": flops / 1e6, "flops_by": known_by}
-    try:
-        peak = peak_of(summary, peaks)
-    except LookupError as error:
-        return {**row, "reason": error.args[0]}
+    peak = peak_of(summary, peaks)
+    if isinstance(peak, str):
+        return {**row, "reason": peak}
     mfu = 100 * rate / peak
     if mfu > 100:
         reason = f"{rate:.4g} TFLOP/s is above the peak: correct peak_tflops"

@@ -470,17 +470,7 @@ def _autocorrelation(values: Values) -> float:
 
 def _ranks(values: Values) -> Values:
     """Ranks of each row from 1; equal values share their mean rank."""
-    order = np.argsort(values, axis=1)
-    ordered = np.take_along_axis(values, order, axis=1)
-    is_first = np.ones(values.shape, bool)
-    is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    group = np.cumsum(is_first) - 1
-    counts = np.bincount(group)
-    means = (np.cumsum(counts) - (counts - 1) / 2)[group].reshape(values.shape)
-    ranks = np.empty(values.shape)
-    begins = values.shape[1] * np.arange(len(values))[:, None]
-    np.put_along_axis(ranks, order, means - begins, axis=1)
-    return ranks
+    return pd.DataFrame(values).rank(axis=1).to_numpy()
 
 
 # --- curves ---------------------------------------------------------------------------

@@ -24,8 +24,8 @@ ratios: with 95 % confidence, all brackets of a table hold their true ratios at 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,33 +105,33 @@ class Estimate:
         The width of the interval has two significant digits, and no number has more
         than four. Decimals may be negative; None: four digits of each number.
         """
-        value = round_off(self.value)
-        if self.low is None or self.high is None:
-            return replace(self, value=value), None
-        low, high = round_off(self.low), round_off(self.high)
-        width, largest = high - low, max(map(abs, (value, low, high)))
+        found = self.mapped(round_off)
+        low, high = found.interval or (0.0, 0.0)
+        width, largest = high - low, max(map(abs, (found.value, low, high)))
         if not (0 < width < math.inf and largest < math.inf):
-            return replace(self, value=value, low=low, high=high), None
+            return found, None
         places = min(1 - _exponent(width), DIGITS - 1 - _exponent(largest))
-        value, low, high = (round(end, places) for end in (value, low, high))
-        return replace(self, value=value, low=low, high=high), places
+        return found.mapped(lambda value: round(value, places)), places
+
+    def mapped(self, function: Callable[[float], float]) -> Estimate:
+        """The estimate of an increasing function of the quantity."""
+        low, high = (v if v is None else function(v) for v in (self.low, self.high))
+        return Estimate(function(self.value), low, high, self.verdict)
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` (> 0) times the quantity."""
         assert factor > 0
-        low, high = (None if v is None else v * factor for v in (self.low, self.high))
-        return Estimate(self.value * factor, low, high, self.verdict)
+        return self.mapped(lambda value: value * factor)
 
     def inverse(self) -> Estimate:
         """The estimate of one over the quantity, which is positive."""
-        if self.low is None or self.high is None:
-            return Estimate(1 / self.value)
-        return Estimate(1 / self.value, 1 / self.high, 1 / self.low)
+        low, high = (v if v is None else 1 / v for v in (self.high, self.low))
+        return Estimate(1 / self.value, low, high)
 
     def to_json(self) -> dict[str, float | None]:
         """Value and ends with 4 significant digits, as all files show them."""
-        ends = {"value": self.value, "low": self.low, "high": self.high}
-        return {name: None if v is None else round_off(v) for name, v in ends.items()}
+        found = self.mapped(round_off)
+        return {"value": found.value, "low": found.low, "high": found.high}
 
 
 def round_off(value: float) -> float:
@@ -164,10 +164,7 @@ def geometric_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate:
 
     Times and rates scatter by factors; the mean of a rate is one over that of its time.
     """
-    found = mean(np.log(values))
-    if found.low is None or found.high is None:
-        return Estimate(math.exp(found.value))
-    return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high))
+    return mean(np.log(values)).mapped(math.exp)
 
 
 def satterthwaite(
@@ -328,19 +325,13 @@ class Fit:
         common, counted = every @ every.T, (both > 0) @ (both > 0).T
         enough = np.minimum(every.sum(axis=1), min(MIN_LAUNCHES, len(rounds)))
         self._paired = counted & (common >= np.minimum.outer(enough, enough))
-        self._ratios: dict[tuple[str, str], LogRatio | None] = {}
-
-    def ratio(self, name: str, base: str) -> LogRatio | None:
-        """The ratio of two cells; None unless they are paired."""
-        if (name, base) not in self._ratios:
-            self._ratios[name, base] = self._find_ratio(name, base)
-        return self._ratios[name, base]
 
     def is_paired(self, name: str, base: str) -> bool:
         """Whether enough launches of both cells were in the same rounds."""
         return bool(self._paired[self._cells[name], self._cells[base]])
 
-    def _find_ratio(self, name: str, base: str) -> LogRatio | None:
+    def ratio(self, name: str, base: str) -> LogRatio | None:
+        """The ratio of two cells; None unless they are paired."""
         if not self.is_paired(name, base):
             return None
         mine, theirs = self._cells[name], self._cells[base]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -214,7 +215,6 @@ def read_scale(summary: Summary) -> Scale:
     times = [sweep.times_weights for sweep in sweeps]
     rates = summary.counted["throughput"].to_numpy()
     work = launches["input"] + launches["computation"] + launches["host"]
-    model = records[0].get("model") or {}
     has_exchange = EXCHANGE in records[0]["phases"]
     # Communication hides behind backward; if it is mixed in, behind forward, too.
     hiding = ("backward",) if has_exchange else ("forward", "backward")
@@ -231,7 +231,7 @@ def read_scale(summary: Summary) -> Scale:
         operations={}
         if None in times
         else {sweep.operation: sweep.times_weights or 0.0 for sweep in sweeps},
-        weights=float(model.get("parameter_bytes") or 0),
+        weights=float(records[0]["model"].get("parameter_bytes") or 0),
         buckets=_buckets(records),
         stages=_stages(summary),
         sweeps=sweeps,
@@ -257,7 +257,7 @@ def _late(directory: Path, record: Record) -> NDArray[np.float64]:
 def _buckets(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:
     """Medians over ranks and launches, if all have the same buckets."""
     found = [
-        (rank.get("details") or {}).get("buckets") or []
+        rank["details"].get("buckets") or []
         for record in records
         for rank in record["ranks"]
     ]
@@ -270,10 +270,7 @@ def _buckets(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:
 
 
 def _stages(summary: Summary) -> Stages | None:
-    launches = [
-        [rank.get("details") or {} for rank in record["ranks"]]
-        for record in summary.records
-    ]
+    launches = [[rank["details"] for rank in r["ranks"]] for r in summary.records]
     # On a mesh, several ranks share a stage.
     on_mesh = "pipe" in summary.cell.options
     if on_mesh or not all("forward_s" in rank for ranks in launches for rank in ranks):
@@ -561,44 +558,22 @@ def step_seconds(
         schedule: ``gpipe`` or ``1f1b``.
     """
     count = len(forward)
-    orders = [_order(stage, count, microbatches, schedule) for stage in range(count)]
+    # A task is forward or backward, the number of a stage, and that of a micro-batch.
+    needs: dict[tuple[str, int, int], list[tuple[str, int, int]]] = {}
+    for stage in range(count):
+        ahead = microbatches if schedule == "gpipe" else count - stage
+        forwards = [("F", stage, batch) for batch in range(microbatches)]
+        order, later = forwards[:ahead], forwards[ahead:]
+        for batch in range(microbatches):
+            order += [("B", stage, batch), *later[batch : batch + 1]]
+        for place, (kind, _, batch) in enumerate(order):
+            sender = stage - 1 if kind == "F" else stage + 1
+            received = [(kind, sender, batch)] if 0 <= sender < count else []
+            needs[order[place]] = [*order[max(0, place - 1) : place], *received]
     done: dict[tuple[str, int, int], float] = {}
-    free = [0.0] * count
-    position = [0] * count
-    while any(at < len(orders[stage]) for stage, at in enumerate(position)):
-        for stage in range(count):
-            while position[stage] < len(orders[stage]):
-                kind, batch = orders[stage][position[stage]]
-                before = _before(kind, stage, batch, count)
-                if before is not None and before not in done:
-                    break
-                ready = 0.0 if before is None else done[before]
-                if before is not None and before[1] != stage:
-                    ready += hop
-                takes = forward[stage] if kind == "F" else backward[stage]
-                free[stage] = max(free[stage], ready) + takes
-                done[kind, stage, batch] = free[stage]
-                position[stage] += 1
-    return max(free)
-
-
-def _order(
-    stage: int, stages: int, microbatches: int, schedule: str
-) -> list[tuple[str, int]]:
-    """What a stage does, in its order: forward or backward, and of which batch."""
-    ahead = microbatches if schedule == "gpipe" else min(microbatches, stages - stage)
-    order = [("F", batch) for batch in range(ahead)]
-    for batch in range(microbatches):
-        order.append(("B", batch))
-        if ahead + batch < microbatches:
-            order.append(("F", ahead + batch))
-    return order
-
-
-def _before(
-    kind: str, stage: int, batch: int, stages: int
-) -> tuple[str, int, int] | None:
-    """What must be done first, beyond what the stage itself does before."""
-    if kind == "F":
-        return ("F", stage - 1, batch) if stage else None
-    return ("B", stage + 1, batch) if stage + 1 < stages else ("F", stage, batch)
+    for task in TopologicalSorter(needs).static_order():
+        kind, stage, _ = task
+        ready = (done[one] + (hop if one[1] != stage else 0.0) for one in needs[task])
+        takes = forward if kind == "F" else backward
+        done[task] = max(ready, default=0.0) + takes[stage]
+    return max(done.values())
