@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Number
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -34,14 +35,17 @@ MOST_PANELS, _MOST_CELLS = 6, 60
 # Type of a column -> type of its values in a data frame. An `Estimate` is three columns
 # of numbers: NAME, NAME_lo and NAME_hi; in a column of float, its value alone.
 _TYPES = {str: "object", int: "Int64", float: "float64", Estimate: "float64"}
+_TYPES |= {kind | None: name for kind, name in _TYPES.items()}
 
 # A column that holds nothing else says nothing to readers.
 _NOTHING = (None, "", Estimate(0.0), Estimate(0.0, 0.0, 0.0))
 
 Row = Mapping[str, Any]
 
+Type = type | UnionType
+
 # Name of a column -> its type, and the heading under which documents show it, if any.
-Columns = Mapping[str, type | tuple[type, str]]
+Columns = Mapping[str, Type | tuple[Type, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,26 +98,24 @@ class Section:
     """Tables and plots that answer one question.
 
     Attributes:
-        name: its numbers are in sections/NAME.csv.
         title: the heading.
         reading: how to read it, in a sentence or a few.
         order: sections with a smaller number come first; those below 0 come before the
             table.
         make: what was read of a result directory -> content; None if there is nothing
             to show.
-        columns: the columns of NAME.csv and their types: str, int, float or Estimate.
-            Documents show those that have a heading, unless the section makes its own
-            grids.
-        optional: columns that NAME.csv has only if a row has a value there.
+        columns: the columns of NAME.csv and their types: str, int, float or Estimate; a
+            column of `str | None` is there only if a row has a value in it. Documents
+            show those that have a heading, unless the section makes its own grids.
+        name: that of its file; its numbers are in sections/NAME.csv.
     """
 
-    name: str
     title: str
     reading: str
     order: int
     make: Callable[[ResultSet], Content | None]
     columns: Columns = field(default_factory=dict)
-    optional: Sequence[str] = ()
+    name: str = ""
 
     def grids(self, content: Content) -> Sequence[Grid]:
         """The tables for readers; none if the section has only plots."""
@@ -135,7 +137,7 @@ class Section:
         columns = {
             name: column
             for name, column in self.columns.items()
-            if name not in self.optional
+            if not isinstance(_type_of(column), UnionType)
             or any(row.get(name) is not None for row in content.rows)
         }
         return make_frame(columns, content.rows)
@@ -168,15 +170,19 @@ def make_frame(columns: Columns, rows: Sequence[Row]) -> pd.DataFrame:
         raise ValueError(f"rows have undeclared columns: {', '.join(sorted(unknown))}")
     frame = {}
     for name, column in columns.items():
-        kind = column[0] if isinstance(column, tuple) else column
+        kind = _type_of(column)
         values = [row.get(name) for row in rows]
         ends = {name: [getattr(value, "value", value) for value in values]}
-        if kind is Estimate:
+        if kind in (Estimate, Estimate | None):
             for one, end in zip(_ends(name)[1:], ("low", "high"), strict=True):
                 ends[one] = [getattr(value, end, None) for value in values]
         for one, own in ends.items():
             frame[one] = pd.Series(own, dtype=_TYPES[kind])
     return pd.DataFrame(frame)
+
+
+def _type_of(column: Type | tuple[Type, str]) -> Type:
+    return column[0] if isinstance(column, tuple) else column
 
 
 def spell_ends(name: str, number: Estimate | None) -> dict[str, float | None]:
@@ -253,7 +259,6 @@ def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawin
 
 
 def make_plot_section(
-    name: str,
     title: str,
     order: int,
     plots: Sequence[PanelPlot],
@@ -281,7 +286,6 @@ def make_plot_section(
         return Content(rows=frame, drawings=drawings) if drawings else None
 
     section = Section(
-        name=name,
         title=title,
         reading=plots[0].caption,
         order=order,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 
@@ -21,15 +22,10 @@ def load_sections() -> dict[str, Section]:
     """Name -> section, in the order of a document.
 
     Raises:
-        TypeError: a file in this folder declares no section, or two have one name; the
-            message names the file.
+        TypeError: a file in this folder declares no section; the message names it.
     """
     names = [one.name for one in pkgutil.iter_modules(__path__)]
-    return collect(
-        importlib.import_module(f"{__name__}.{name}")
-        for name in names
-        if not name.startswith("_")
-    )
+    return collect(importlib.import_module(f"{__name__}.{name}") for name in names)
 
 
 def collect(modules: Iterable[ModuleType]) -> dict[str, Section]:
@@ -39,9 +35,6 @@ def collect(modules: Iterable[ModuleType]) -> dict[str, Section]:
         section = getattr(module, "SECTION", None)
         if not isinstance(section, Section):
             raise TypeError(f"{module.__file__}: expected SECTION = Section(...)")
-        if section.name in found:
-            raise TypeError(
-                f"{module.__file__}: another file declares the section {section.name!r}"
-            )
-        found[section.name] = section
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        found[name] = replace(section, name=name)
     return dict(sorted(found.items(), key=lambda item: item[1].order))

@@ -164,7 +164,6 @@ def _wrap(text: str) -> list[str]:
 
 
 SECTION = Section(
-    name="answer",
     title="Answer",
     reading=(
         "What is best and what it costs, what is untested, and what cannot be told. "

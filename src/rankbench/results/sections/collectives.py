@@ -137,7 +137,6 @@ def _bytes(size: float) -> str:
 
 
 SECTION = Section(
-    name="collectives",
     title=_TITLE,
     reading=(
         "Measured after the timed window of each launch, by the same processes over "

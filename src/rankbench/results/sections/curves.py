@@ -156,7 +156,6 @@ _PLOT = PanelPlot(
 )
 
 SECTION = make_plot_section(
-    "curves",
     "Loss while training",
     7,
     [_PLOT],

@@ -421,7 +421,6 @@ _TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
 }
 
 SECTION = Section(
-    name="diagnostics",
     title="Diagnostics",
     reading=(
         "What explains a number that surprises: every launch, how launches and steps "

@@ -64,7 +64,6 @@ def _draw(groups: Sequence[Sequence[HostSpeed]], width: float) -> plotting.Figur
 
 
 SECTION = Section(
-    name="hosts",
     title="Hosts",
     reading=_READING,
     order=15,

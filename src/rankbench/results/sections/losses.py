@@ -47,7 +47,6 @@ def _explain(loss: Loss) -> str:
 
 
 SECTION = Section(
-    name="losses",
     title="Why not further",
     reading=(
         "Cells on several devices. With efficiency 1, a step would take the time of "

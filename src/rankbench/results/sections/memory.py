@@ -99,7 +99,6 @@ _PLOT = PanelPlot(
 )
 
 SECTION = make_plot_section(
-    "memory",
     "Memory",
     6,
     [_PLOT],

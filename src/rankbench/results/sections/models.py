@@ -45,7 +45,6 @@ def _row(summary: Summary) -> dict[str, Any]:
 
 
 SECTION = Section(
-    name="models",
     title="Arithmetic of models and devices",
     reading=(
         "Of the model: parameters, their gradients in float32, and the arithmetic of "
@@ -72,19 +71,15 @@ SECTION = Section(
         "replica_batch": (float, "batch of a replica"),
         "flop_per_byte": (float, "FLOP per byte"),
         "gflop_s": (float, "GFLOP/s"),
-        "precision": (str, "precision"),
-        "tflop_s": (float, "TFLOP/s per device"),
-        "peak_tflop_s": (float, "peak"),
-        "mfu_pct": (float, "MFU (%)"),
-        "hfu_pct": (float, "HFU (%)"),
-        "mflop_per_token": (float, "MFLOP/token"),
-        "flops_by": (str, "FLOPs by"),
-        "attention": (str, "attention by"),
-        "experts": (str, "experts"),
-        "reason": (str, "why no MFU"),
+        "precision": (str | None, "precision"),
+        "tflop_s": (float | None, "TFLOP/s per device"),
+        "peak_tflop_s": (float | None, "peak"),
+        "mfu_pct": (float | None, "MFU (%)"),
+        "hfu_pct": (float | None, "HFU (%)"),
+        "mflop_per_token": (float | None, "MFLOP/token"),
+        "flops_by": (str | None, "FLOPs by"),
+        "attention": (str | None, "attention by"),
+        "experts": (str | None, "experts"),
+        "reason": (str | None, "why no MFU"),
     },
-    optional=[
-        *("precision", "tflop_s", "peak_tflop_s", "mfu_pct", "hfu_pct"),
-        *("mflop_per_token", "flops_by", "attention", "experts", "reason"),
-    ],
 )

@@ -15,7 +15,6 @@ def make(found: ResultSet) -> Content | None:
 
 
 SECTION = Section(
-    name="network",
     title="Network",
     reading=(
         "Between two hosts, over one TCP connection from the first to the second, with "

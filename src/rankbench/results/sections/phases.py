@@ -154,7 +154,6 @@ _PLOT = PanelPlot(
 )
 
 SECTION = Section(
-    name="phases",
     title="Phases of a step",
     reading=(
         "Milliseconds of a step, mean over ranks, steps and launches: waiting for "

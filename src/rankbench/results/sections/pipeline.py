@@ -108,7 +108,6 @@ _PLOT = PanelPlot(
 )
 
 SECTION = Section(
-    name="pipeline",
     title="Pipelines",
     reading=(
         "Bubble: share of a step in which a rank waits, mean over ranks and launches, "

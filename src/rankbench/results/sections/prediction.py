@@ -131,7 +131,6 @@ def _draw_band(axes: plotting.Axes, marks: Sequence[Mark], style: Style) -> None
 
 
 SECTION = Section(
-    name="prediction",
     title="Predicted topologies",
     reading=(
         "Topologies that were not measured, predicted from rows that differ in "

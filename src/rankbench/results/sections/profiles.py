@@ -221,7 +221,6 @@ def _of(rank: Record, kind: str) -> list[Record]:
 
 
 SECTION = Section(
-    name="profiles",
     title="Profiles",
     reading=(
         "A few steps of each cell under torch.profiler, in a launch of its own. The "

@@ -114,7 +114,6 @@ def _describe(row: Published, summary: Summary) -> dict[str, Any]:
 
 
 SECTION = Section(
-    name="published",
     title="Published numbers",
     reading=(
         "The published numbers are another machine's, and often another software's: "

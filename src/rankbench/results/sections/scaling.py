@@ -261,7 +261,6 @@ _PLOTS = (
 )
 
 SECTION = make_plot_section(
-    "scaling",
     "Speed and scaling",
     1,
     _PLOTS,
