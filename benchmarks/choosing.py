@@ -27,7 +27,8 @@ from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.supervise import begin_record, finish
 from rankbench.launch.processes import Stop
 from rankbench.launch_spec import LaunchSpec
-from rankbench.project import begin, open_run
+from rankbench.project.run import open_run
+from rankbench.project.start import begin
 from rankbench.record import Record
 
 EXPERIMENT = """

@@ -97,8 +97,9 @@ def timed(command: list[str], where: Path, says: str, runs: int) -> tuple[float,
 def finish(root: Path) -> None:
     """Write the files of a finished run: plan, requests, summaries, table."""
     os.chdir(root)
-    from rankbench.project import begin, open_run
     from rankbench.project.jobs import data_files
+    from rankbench.project.run import open_run
+    from rankbench.project.start import begin
     from rankbench.record import PLOTS, read_json, write_json
 
     run = open_run(

@@ -62,7 +62,8 @@ MORE = """  - strategy: [ddp, pipeline: {microbatches: 4}]
 BEGIN = """
 import sys
 from pathlib import Path
-from rankbench.project import begin, open_run
+from rankbench.project.run import open_run
+from rankbench.project.start import begin
 run = open_run({"experiment": sys.argv[1]}, profile=Path(sys.argv[2]), write=False)
 begin(run)
 """

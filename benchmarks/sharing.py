@@ -80,7 +80,8 @@ PYTHON = (sys.executable,)
 BEGIN = """
 import sys
 from pathlib import Path
-from rankbench.project import begin, open_run
+from rankbench.project.run import open_run
+from rankbench.project.start import begin
 run = open_run({"experiment": sys.argv[1]}, profile=Path(sys.argv[2]), write=False)
 begin(run)
 print(*(cell.id for cell in run.feasible), sep="\\n")

@@ -21,7 +21,7 @@ from rankbench.environ import Place
 from rankbench.launch.process.command import build_environment
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.selection import find_cell
-from rankbench.project import open_run
+from rankbench.project.run import open_run
 
 # Without CUDA, torchvision can be imported only by `import_torchvision`.
 IMPORT = (

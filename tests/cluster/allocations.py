@@ -22,7 +22,8 @@ ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 _BEGIN = """
 import sys
 from pathlib import Path
-from rankbench.project import begin, open_run
+from rankbench.project.run import open_run
+from rankbench.project.start import begin
 run = open_run({"experiment": sys.argv[1]}, profile=Path("site"), write=False)
 begin(run)
 print(*(cell.id for cell in run.feasible), sep="\\n")

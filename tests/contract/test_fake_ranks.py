@@ -27,7 +27,7 @@ from rankbench.cli import main
 from rankbench.decoder import describe_decoder
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
-from rankbench.project import open_run
+from rankbench.project.run import open_run
 
 pytestmark = pytest.mark.contract
 

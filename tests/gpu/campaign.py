@@ -539,7 +539,8 @@ def launches(part: Part) -> None:
 def measure(root: Path, text: str, *, device: str) -> tuple[Any, dict[str, Any]]:
     """The results of an experiment and the state of each cell, without Snakemake."""
     from rankbench.launch.job.measure import run_job
-    from rankbench.project import begin, open_run
+    from rankbench.project.run import open_run
+    from rankbench.project.start import begin
     from rankbench.project.status import find_state
 
     (root / "experiment.yaml").write_text(text)

@@ -9,8 +9,8 @@ import pytest
 
 from rankbench.environ import read_driver
 from rankbench.launch.site.machine import choose_flavour, find_misfits
-from rankbench.project import open_run
 from rankbench.project import run as run_module
+from rankbench.project.run import open_run
 
 pytestmark = pytest.mark.unit
 

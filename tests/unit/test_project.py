@@ -17,19 +17,12 @@ from rankbench.cell import safe_name
 from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.job.claim import make_request
-from rankbench.project import (
-    Preview,
-    Run,
-    begin,
-    find_pending,
-    open_run,
-    reopen_run,
-    start,
-)
 from rankbench.project import run as run_module
-from rankbench.project.jobs import jobs_of, resources_of, with_setup
-from rankbench.project.run import take_results
-from rankbench.project.start import check_scheduler
+from rankbench.project import start
+from rankbench.project.jobs import find_pending, jobs_of, resources_of, with_setup
+from rankbench.project.preview import Preview
+from rankbench.project.run import Run, open_run, reopen_run, take_results
+from rankbench.project.start import begin, check_scheduler
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout, read_json, write_if_changed, write_json
 

@@ -12,7 +12,7 @@ import pytest
 from factories import make_site, read_plan_of
 from rankbench.commands import replay as command
 from rankbench.plan import Plan
-from rankbench.project import Run
+from rankbench.project.run import Run
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.replay import plan_replay, write_replay

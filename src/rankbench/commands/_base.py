@@ -25,7 +25,7 @@ from rankbench.schedulers import scheduler_of
 
 # Results need neither the matrix nor launchers, which a project imports.
 if TYPE_CHECKING:
-    from rankbench.project import Run
+    from rankbench.project.run import Run
     from rankbench.project.status import State
 
 # Members that every record has, and that states and pages of cells are made of.
@@ -58,7 +58,7 @@ def plan_run(
         vars(arguments).update({**of, **given, "experiment": of["experiment"]})
     site = find_profile(arguments)
     config = _config_of(arguments)
-    from rankbench.project import open_run
+    from rankbench.project.run import open_run
 
     run = open_run(config, profile=site, write=write, probe=probe)
     if folder.is_dir() and run.layout.root.resolve() != folder.resolve():
@@ -238,7 +238,7 @@ def open_cells(
     record; and `unpacked`: the folder of a bundle, or None.
     """
     from rankbench.matrix.selection import select_cells
-    from rankbench.project import Run
+    from rankbench.project.run import Run
     from rankbench.project.status import find_jobs
 
     arguments.damaged = {}

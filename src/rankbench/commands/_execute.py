@@ -18,8 +18,9 @@ from rankbench.commands._base import argv_for, how_to_continue, require_workflow
 from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._quiet import wait_until_quiet
 from rankbench.invocation import shown
-from rankbench.project import BEGUN, Run, begin, find_pending
-from rankbench.project.jobs import jobs_of
+from rankbench.project.jobs import find_pending, jobs_of
+from rankbench.project.run import Run
+from rankbench.project.start import BEGUN, begin
 from rankbench.project.status import (
     State,
     describe_queue,

@@ -12,8 +12,7 @@ from typing import Any
 from rankbench.cell import Cell, Shape
 from rankbench.matrix.feasible import TIGHT, describe_peaks, judge_memory
 from rankbench.plan import PlannedCell
-from rankbench.project import Run
-from rankbench.project.run import read_estimates
+from rankbench.project.run import Run, read_estimates
 from rankbench.record import write_json
 from rankbench.results.elements.text import figures
 

@@ -20,8 +20,9 @@ from rankbench.commands._options import (
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.own_files import Check, unlisted_files
-from rankbench.project import Preview, Run
 from rankbench.project.jobs import why_too_long
+from rankbench.project.preview import Preview
+from rankbench.project.run import Run
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
 from rankbench.schema import parse_yaml

@@ -22,8 +22,8 @@ from rankbench.launch.images.store import (
     reason_to_make,
 )
 from rankbench.matrix.catalog import CONTAINERS
-from rankbench.project import Run
 from rankbench.project.jobs import need_files
+from rankbench.project.run import Run
 from rankbench.say import say
 
 

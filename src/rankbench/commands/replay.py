@@ -16,7 +16,8 @@ from rankbench.commands.compare import print_comparison
 from rankbench.invocation import shown
 from rankbench.launch.hosts.base import hosts_of
 from rankbench.matrix.site import read_site
-from rankbench.project import Preview, Run
+from rankbench.project.preview import Preview
+from rankbench.project.run import Run
 from rankbench.record import Layout, read_json
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of

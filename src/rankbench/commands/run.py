@@ -25,8 +25,9 @@ from rankbench.commands._options import OK, command, print_json, print_result
 from rankbench.commands._script import make_experiment
 from rankbench.commands._terminal import print_results
 from rankbench.invocation import rankbench_command, read_invocation, shown
-from rankbench.project import Preview, Run
 from rankbench.project.jobs import data_files
+from rankbench.project.preview import Preview
+from rankbench.project.run import Run
 from rankbench.record import read_json
 from rankbench.say import say
 

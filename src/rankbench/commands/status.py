@@ -19,7 +19,7 @@ from rankbench.matrix.expansion import OF_PLACE
 from rankbench.matrix.selection import find_cell
 from rankbench.own_files import names_in, placeholders
 from rankbench.plan import PlannedCell
-from rankbench.project import Run
+from rankbench.project.run import Run
 from rankbench.project.status import State, find_state, find_turns
 from rankbench.record import (
     describe_launch,

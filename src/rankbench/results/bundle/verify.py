@@ -305,25 +305,25 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
         return [Finding(name, "differs from the one made anew; it is no text")]
     header, found = (sides[1] or [[]])[0], []
     for number, (left, right) in enumerate(itertools.zip_longest(*sides), 1):
+        if left == right:
+            continue
         where = f"{'row' if is_table else 'line'} {number}"
         if left is None or right is None:
             what = "is missing" if left is None else "does not follow from the records"
-            found.append(Finding(name, what, where))
-        elif left != right:
-            pairs = [*itertools.zip_longest(left, right, fillvalue="")]
-            place = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        else:
+            pairs = enumerate(itertools.zip_longest(left, right, fillvalue=""))
+            place, pair = next((at, both) for at, both in pairs if both[0] != both[1])
             if is_table and place < len(header):
                 row = dict(zip(header, right, strict=False))
                 of = f" of {row['cell']}" if "cell" in row else ""
                 where += f"{of}, column {header[place]}"
             # Long lines are shown from where they begin to differ.
-            theirs, ours = pairs[place]
-            both = enumerate(zip(theirs, ours, strict=False))
-            end = min(len(theirs), len(ours))
-            start = max(0, next((i for i, (a, b) in both if a != b), end) - _WIDTH // 3)
-            theirs, ours = (one[start : start + _WIDTH] for one in (theirs, ours))
+            both = zip(*pair, strict=False)
+            alike = itertools.takewhile(lambda ends: ends[0] == ends[1], both)
+            start = max(0, len([*alike]) - _WIDTH // 3)
+            theirs, ours = (one[start : start + _WIDTH] for one in pair)
             what = f"published {theirs!r}, made anew {ours!r}"
-            found.append(Finding(name, what, where))
+        found.append(Finding(name, what, where))
     # The files may differ in the kind of line ends, for example.
     said = "differs from the one made anew in white space"
     return found[:_MOST] or [Finding(name, said)]

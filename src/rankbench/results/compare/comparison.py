@@ -27,15 +27,8 @@ from rankbench.results.compare.sides import (
     find_differing,
 )
 from rankbench.results.elements import plotting
-from rankbench.results.elements.section import Drawing, spell_ends
-from rankbench.results.elements.text import (
-    Grid,
-    Note,
-    Text,
-    figures,
-    one_line,
-    show_estimate,
-)
+from rankbench.results.elements.section import Drawing, make_grid, spell_ends
+from rankbench.results.elements.text import Grid, Note, figures, one_line
 from rankbench.results.numbers import statistics
 from rankbench.results.numbers.statistics import Estimate, LogRatio
 
@@ -441,23 +434,20 @@ def _make_grid(comparison: Comparison) -> Grid:
     ids = {name: place for place, name in enumerate(dict.fromkeys(c.id for c in cells))}
     is_pair = len(comparison.sides) == 2
     cells.sort(key=lambda c: (order[c.verdict] if is_pair else 0, ids[c.id]))
-    columns = {
-        "cell": [Text(cell.id) for cell in cells],
-        "of": [
-            Text(labels[cell.side.name])
-            if by_date
-            else Text(f"{labels[cell.side.name]} / {labels[cell.base.name]}")
-            for cell in cells
-        ],
-        "ratio": [show_estimate(cell.ratio) for cell in cells],
-        "verdict": [Text(cell.verdict) for cell in cells],
-        "base": [_show_launches(cell.old) for cell in cells],
-        "throughput": [_show_launches(cell.new, "/s") for cell in cells],
-        "note": [_remark(comparison, cell) for cell in cells],
-    }
-    shown = {name: own for name, own in columns.items() if any(map(str, own))}
-    rows = list(zip(*shown.values(), strict=True))
-    return Grid("Cells", {name: name == "ratio" for name in shown}, rows)
+    rows = [
+        {
+            "cell": cell.id,
+            "of": labels[cell.side.name]
+            + ("" if by_date else f" / {labels[cell.base.name]}"),
+            "ratio": cell.ratio,
+            "verdict": cell.verdict,
+            "base": _show_launches(cell.old),
+            "throughput": _show_launches(cell.new, "/s"),
+            "note": _remark(cell, by_date=by_date),
+        }
+        for cell in cells
+    ]
+    return make_grid("Cells", rows)
 
 
 def _has_changed(cell: ComparedCell, margin: float) -> bool:
@@ -468,29 +458,27 @@ def _has_changed(cell: ComparedCell, margin: float) -> bool:
     )
 
 
-def _remark(comparison: Comparison, cell: ComparedCell) -> Text:
+def _remark(cell: ComparedCell, *, by_date: bool) -> str:
     """What is missing for a verdict; by date also what changed: a hint, no proof."""
     parts = [cell.why] if cell.why else []
-    if comparison.by_date:
+    if by_date:
         changes = cell.differs.items()
         parts += [f"{key}: {_show_change(values)}" for key, values in changes]
-    return Text("; ".join(parts))
+    return "; ".join(parts)
 
 
-def _show_launches(cell: CellLaunches | None, per: str = "") -> Text:
+def _show_launches(cell: CellLaunches | None, per: str = "") -> str:
     """``812.3 samples/s (6)`` of the launches that count, or why there is no number.
 
     Args:
         per: behind the unit, which is left out without it.
     """
-    if cell is None:
-        return Text("")
-    if cell.mean is None:
-        return Text(cell.status)
+    if cell is None or cell.mean is None:
+        return cell.status if cell else ""
     of = len(cell.throughput)
     counted = f"{of}" if of == cell.launches else f"{of} of {cell.launches}"
     unit = f" {cell.unit}{per}" if per else ""
-    return Text(f"{figures(cell.mean)}{unit} ({counted})")
+    return f"{figures(cell.mean)}{unit} ({counted})"
 
 
 def _summarise(comparison: Comparison) -> Iterator[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -109,16 +108,10 @@ def _divide(row: Summary, exchange: float | None) -> dict[Hashable, Values]:
     Args:
         exchange: what the bytes explain; the rest is unexplained. None: all.
     """
-    counted = row.counted
-    known = sent = counted["exchange"].to_numpy()
-    if exchange is not None:
-        known = np.minimum(exchange, sent)
-    explained = {"transfer": known, "unexplained": sent - known}
-    parts = (
-        explained[name] if name in explained else counted[name].to_numpy()
-        for name in PARTS
-    )
-    return dict(zip(counted["turn"], np.stack([*parts], axis=1), strict=True))
+    sent = row.counted["exchange"]
+    known = sent if exchange is None else sent.clip(upper=exchange)
+    parts = row.counted.assign(transfer=known, unexplained=sent - known)[[*PARTS]]
+    return dict(zip(row.counted["turn"], parts.to_numpy(), strict=True))
 
 
 # --- sweeps of collective operations --------------------------------------------------
@@ -194,28 +187,19 @@ def find_sweeps(summary: Summary) -> list[Sweep]:
     if not launches or not all(launches):
         return []
     every = len(summary.records[0]["ranks"])
-
-    def group_of(point: Mapping[str, Any]) -> tuple[str, int]:
-        return point["operation"], point.get("ranks", every)
-
-    # Launch -> seconds of a call by operation, ranks and size.
-    calls = [
-        {
-            (*group_of(point), point["bytes"]): float(np.median(point["seconds"]))
-            for point in launch
-        }
-        for launch in launches
-    ]
-    # A launch with a slow moment may have stopped before the largest size.
-    known = [key for key in calls[0] if all(key in launch for launch in calls)]
-    times = {group_of(point): point["times_weights"] for point in launches[0]}
-    sweeps = []
-    for group in dict.fromkeys(key[:2] for key in known):
-        operation, ranks = group
-        factor, points = _BUS.get(operation, lambda _: 1.0)(ranks), []
-        for size in [key[2] for key in known if key[:2] == group]:
-            us = geometric_mean([1e6 * launch[*group, size] for launch in calls])
+    # Operation, its ranks, times that it moves the weights, size -> us in each launch.
+    calls: dict[tuple[str, int, float | None, int], list[float]] = {}
+    for point in (point for launch in launches for point in launch):
+        kind = point["operation"], point.get("ranks", every), point["times_weights"]
+        own = calls.setdefault((*kind, point["bytes"]), [])
+        own.append(1e6 * float(np.median(point["seconds"])))
+    points: dict[tuple[str, int, float | None], list[Point]] = {}
+    for (operation, ranks, times, size), each in calls.items():
+        # A launch with a slow moment may have stopped before the largest size.
+        if len(each) == len(launches):
+            us = geometric_mean(each)
+            factor = _BUS.get(operation, lambda _: 1.0)(ranks)
             bus = us.inverse().scaled(factor * size / 1e3)
-            points.append(Point(size, us, bus))
-        sweeps.append(Sweep(summary, operation, ranks, times[group], tuple(points)))
-    return sweeps
+            found = points.setdefault((operation, ranks, times), [])
+            found.append(Point(size, us, bus))
+    return [Sweep(summary, *kind, tuple(own)) for kind, own in points.items()]

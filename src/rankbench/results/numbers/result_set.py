@@ -166,6 +166,12 @@ class Summary:
         return self.launches["record"].tolist()
 
     @property
+    def turns(self) -> list[tuple[Hashable, float]]:
+        """Round and throughput of each launch."""
+        columns = (self.launches[name].tolist() for name in ("turn", "throughput"))
+        return list(zip(*columns, strict=True))
+
+    @property
     def bases(self) -> list[Summary]:
         """The bases of speedup and efficiency, without repetition."""
         found = {b.id: b for b in (self.speedup_base, self.efficiency_base) if b}
@@ -454,19 +460,15 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
 
 def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
     """The rows with estimates over their launches, and ratios to their bases."""
-    ok = [row for row in rows if row.status == "ok"]
-    groups, marks = _find_groups(ok)
-    launches: dict[Group, dict[str, list[tuple[Hashable, float]]]] = {}
-    members: dict[Group, dict[str, Cell]] = {}
+    ok = _group([row for row in rows if row.status == "ok"])
+    groups: dict[Group, list[Summary]] = {}
     for row in ok:
-        columns = (row.launches[name].tolist() for name in ("turn", "throughput"))
-        turns = [*zip(*columns, strict=True)]
-        launches.setdefault(groups[row.id], {})[row.id] = turns
-        members.setdefault(groups[row.id], {})[row.id] = row.cell
-    fits = {group: Fit(alike) for group, alike in launches.items()}
+        groups.setdefault(row.group, []).append(row)
+    fits: dict[Group, Fit] = {}
     bases: dict[str, tuple[str | None, str | None]] = {}
-    for alike in members.values():
-        bases |= find_bases(alike)
+    for group, alike in groups.items():
+        fits[group] = Fit({row.id: row.turns for row in alike})
+        bases |= find_bases({row.id: row.cell for row in alike})
     ratios = {(name, base) for name, own in bases.items() for base in own if base}
     asked = [{record["wanted"] for record in row.records} for row in ok]
     look = max(map(len, asked), default=1)
@@ -480,11 +482,10 @@ def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
     for row in ok:
         drifts = [DRIFTING] if row.id in drifting else []
         drifts += [SLOW_HOST] if row.id in slow else []
-        fit = fits[groups[row.id]]
+        fit = fits[row.group]
         own = replace(
             row,
-            marks=(*row.marks, *marks[row.id], *drifts),
-            group=groups[row.id],
+            marks=(*row.marks, *drifts),
             disturbed=tuple(fit.disturbed[row.id]),
             slow_host=slow.get(row.id),
             fit=fit,
@@ -500,20 +501,13 @@ def compare_rows(rows: Sequence[Summary]) -> list[Summary]:
     ]
 
 
-def _find_groups(
-    rows: Sequence[Summary],
-) -> tuple[dict[str, Group], dict[str, list[str]]]:
-    """Which rows may be compared: those of a workload that ran with equal settings.
+def _group(rows: Sequence[Summary]) -> list[Summary]:
+    """The rows with their groups: those of a workload that ran with equal settings.
 
     A row whose launches differ in settings of libraries, or whose ranks train alone,
-    has no equal.
-
-    Returns:
-        Id -> group; and id -> marks that name the variables in which launches of its
-        workload differ.
+    has no equal. A mark names the variables in which launches of its workload differ.
     """
-    groups: dict[str, Group] = {}
-    marks: dict[str, list[str]] = {}
+    grouped: dict[str, Summary] = {}
     workloads: dict[str, list[Summary]] = {}
     for row in rows:
         workloads.setdefault(row.cell.workload(), []).append(row)
@@ -530,13 +524,15 @@ def _find_groups(
         for row in alternatives:
             own = dict(next(iter(settings[row.id]), ((n, "unknown") for n in names)))
             values = (f"{n}={own.get(n, 'unset')}" for n in names)
-            groups[row.id] = workload, " ".join(values)
+            group = workload, " ".join(values)
             if NO_EXCHANGE in row.marks:
-                groups[row.id] = workload + row.id, "no exchange of gradients"
+                group = workload + row.id, "no exchange of gradients"
             elif len(settings[row.id]) > 1:
-                groups[row.id] = workload + row.id, f"mixed {', '.join(names)}"
-            marks[row.id] = [f"{ENVIRONMENT}({','.join(names)})"] if names else []
-    return groups, marks
+                group = workload + row.id, f"mixed {', '.join(names)}"
+            differ = [f"{ENVIRONMENT}({','.join(names)})"] if names else []
+            marks = (*row.marks, *differ)
+            grouped[row.id] = replace(row, group=group, marks=marks)
+    return [grouped[row.id] for row in rows]
 
 
 def _estimate(row: Summary) -> dict[str, Estimate]:

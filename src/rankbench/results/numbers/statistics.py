@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, ndtri, stdtrit
+from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -493,15 +493,11 @@ def _chance_of(own: int, launches: int, every: int, count: int) -> float:
         every: slow launches of all cells.
         count: launches of all cells.
     """
-
-    def choices(of: int, some: Indices) -> Array:
-        """Logarithm of the number of ways to choose some of them."""
-        left = gammaln(some + 1) + gammaln(of - some + 1)
-        return np.asarray(gammaln(of + 1) - left)
-
-    some = np.arange(own, min(every, launches) + 1)
-    ways = choices(every, some) + choices(count - every, launches - some)
-    return float(np.exp(ways - choices(count, np.array(launches))).sum())
+    ways = (
+        math.comb(every, some) * math.comb(count - every, launches - some)
+        for some in range(own, min(every, launches) + 1)
+    )
+    return sum(ways) / math.comb(count, launches)
 
 
 def _medians_of_others(values: Array) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import optimize
@@ -95,15 +95,12 @@ def predict(
     """
     ok = [row for row in summaries if row.status == "ok"]
     for target in targets:
-        found = _predict(target, ok)
-        if price and found.numbers:
-            cost = found.numbers["hours"].scaled(price[0])
-            numbers = {**found.numbers, "cost": cost}
-            found = replace(found, numbers=numbers, currency=price[1])
-        yield found
+        yield _predict(target, ok, price)
 
 
-def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
+def _predict(
+    target: PredictedCell, rows: Sequence[Summary], price: tuple[float, str] | None
+) -> Prediction:
     if target.infeasible:
         return Prediction(target=target, refused=target.infeasible)
     if not any(_is_alike(row.cell, target.cell) for row in rows):
@@ -141,12 +138,14 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
             f"there are {limit / 1024:.3g} for each"
         )
         return Prediction(target=target, refused=refused)
+    hours = throughput.inverse().scaled(devices * _MILLION / 3600)
     numbers = {
         "throughput": throughput,
         "step_ms": found.inverse().scaled(batch),
         **({"efficiency": throughput.scaled(1 / devices / base.rate)} if base else {}),
         "memory_mib": memory,
-        "hours": throughput.inverse().scaled(devices * _MILLION / 3600),
+        "hours": hours,
+        **({"cost": hours.scaled(price[0])} if price else {}),
     }
     return Prediction(
         target=target,
@@ -155,6 +154,7 @@ def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
         method=method,
         why=why,
         doublings=doublings,
+        currency=price and price[1],
     )
 
 
