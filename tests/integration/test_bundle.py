@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.disguise import COMMON
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 from rankbench import __version__
-from rankbench.results.bundle import sign_bundle, write_bundle
+from rankbench.results.bundle.write import sign_bundle, write_bundle
 from unit.keys import make_key, needs_ssh_keygen
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 

@@ -469,8 +469,8 @@ LIES = [
         ("something else", rewritten(lambda lines: [*lines, b"# x\n"]), MISWRITTEN),
         ("an empty list", text(SUMS, ""), "plan.json: is not listed"),
         ("a list that is no text", text(SUMS, b"\xff\0"), "plan.json: is not listed"),
-        ("results that are no bundle", gone(SUMS), "publish it first", 2),
-        ("and have a link", all_of(gone(SUMS), link("plots")), "publish it first", 2),
+        ("results that are no bundle", gone(SUMS), "is no bundle", 2),
+        ("and have a link", all_of(gone(SUMS), link("plots")), "is no bundle", 2),
         sealed=False,
     ),
 ]

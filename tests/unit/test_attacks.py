@@ -21,8 +21,9 @@ from factories import make_site, read_plan_of
 from pages import Words
 from rankbench.cli import main
 from rankbench.record import Layout
-from rankbench.results.bundle import sign_bundle, verify_bundle, write_bundle
 from rankbench.results.bundle.signatures import write_sums
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import sign_bundle, write_bundle
 from rankbench.results.elements import section
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import list_files

@@ -14,8 +14,10 @@ import pytest
 from rankbench import __version__
 from rankbench.cli import main
 from rankbench.record import BILL, GATE, Layout
-from rankbench.results.bundle import unpack, verify_bundle, write_bundle
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
 from rankbench.results.read import archive
+from rankbench.results.read.archive import unpack
 from rankbench.results.sections import METHOD
 from unit.synthetic import (
     plan_one,

@@ -11,8 +11,9 @@ import pytest
 
 from factories import read_pairs
 from rankbench.record import Layout
-from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.disguise import Disguise
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
 from unit.synthetic import (
     edited,
     plan_cell,

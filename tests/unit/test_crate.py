@@ -12,8 +12,10 @@ import pytest
 from rocrate.rocrate import ROCrate
 
 from rankbench.record import Layout, read_json
-from rankbench.results.bundle import contents, verify_bundle, write_bundle
+from rankbench.results.bundle import contents
 from rankbench.results.bundle.crate import write_crate
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
 from rankbench.results.read.archive import list_files
 from unit.synthetic import plan_cell, write_launch, write_plan
 

@@ -23,8 +23,9 @@ from rankbench.launch.job.claim import make_request
 from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
-from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.signatures import write_sums
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.result_set import read
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 

@@ -14,8 +14,9 @@ from rankbench.commands import replay as command
 from rankbench.plan import Plan
 from rankbench.project.run import Run
 from rankbench.record import Layout
-from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.replay import plan_replay, write_replay
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
 from rankbench.schema import parse_yaml
 from unit.attacks import HONEST
 from unit.synthetic import write_launches

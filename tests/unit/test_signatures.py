@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.bundle import sign_bundle, unpack, verify_bundle, write_bundle
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import sign_bundle, write_bundle
+from rankbench.results.read.archive import unpack
 from unit.keys import make_key, needs_ssh_keygen
 from unit.synthetic import plan_one, write_launch
 from unit.test_bundle import files_of

@@ -199,10 +199,7 @@ def names_results(arguments: argparse.Namespace) -> bool:
         return False
     options = ("override", "site")
     if given := [f"--{o}" for o in options if getattr(arguments, o) is not None]:
-        raise ValueError(
-            f"{what} and {', '.join(given)}: a result folder needs no experiment; give "
-            "only one of the two"
-        )
+        raise ValueError(f"{what} has its experiment: leave out {', '.join(given)}")
     return True
 
 

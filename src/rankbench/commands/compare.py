@@ -61,8 +61,7 @@ def compare_sides(arguments: argparse.Namespace) -> int:
         sides = read_sides(paths[0], *_read_between(arguments.between))
     elif len(paths) == 1 and not arguments.save_baseline:
         raise ValueError(
-            f"{paths[0]} is one side: give another one, --between KEY=A,B, or "
-            "--save-baseline FILE"
+            f"{paths[0]} is one side: add another, --between or --save-baseline FILE"
         )
     else:
         sides = [read_side(path) for path in paths]

@@ -30,7 +30,7 @@ def publish(arguments: argparse.Namespace) -> int:
     a secret. A bundle that is there already gets the signature of --sign, and no other
     change. docs/publishing.md explains both, and signatures by an SSH key.
     """
-    from rankbench.results import bundle
+    from rankbench.results.bundle import write
     from rankbench.results.bundle.signatures import SUMS, sign
 
     key, anonymise = arguments.sign, arguments.anonymise
@@ -39,10 +39,9 @@ def publish(arguments: argparse.Namespace) -> int:
     if what.suffix == ".zst" or is_unpacked:
         if key is None or anonymise:
             raise ValueError(
-                f"{what} is a bundle already: --sign KEY adds a signature to it, and "
-                "nothing else is changed"
+                f"{what} is a bundle already: it can only be signed, by --sign KEY"
             )
-        signature = bundle.sign_bundle(what, key)
+        signature = write.sign_bundle(what, key)
         facts = {"bundle": what, "signature": dataclasses.asdict(signature)}
         print_result(arguments, facts, f"{what}: signed with {signature.key}")
         return OK
@@ -50,7 +49,7 @@ def publish(arguments: argparse.Namespace) -> int:
         # Tables and plots may take minutes, and the key is needed at their end.
         sign(key)
     with open_results(arguments) as layout:
-        site = bundle.publish(
+        site = write.publish(
             layout,
             anonymise=anonymise,
             key=key,

@@ -180,8 +180,8 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise ValueError(said) from None
     if invocation.passive:
         raise ValueError(
-            f"{shlex.join(flags)} measures nothing: give -n before the -- for a dry "
-            "run, or run snakemake itself"
+            f"{shlex.join(flags)} measures nothing: give -n before the --, or run "
+            "snakemake itself"
         )
 
 

@@ -26,8 +26,8 @@ def verify(arguments: argparse.Namespace) -> int:
     Nothing in a bundle is executed, and no network is used. docs/publishing.md explains
     versions and signatures.
     """
-    from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.signatures import read_signers
+    from rankbench.results.bundle.verify import verify_bundle
 
     signers = read_signers(arguments.signers, arguments.signer)
     found = verify_bundle(arguments.bundle, signers)

@@ -192,9 +192,8 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
         needed = math.ceil(seconds(1) / 60)
         raise ValueError(
             f"max_job_minutes: {minutes}: one round of the {len(cells)} cells of the "
-            f"job {name} may take {needed} minutes (time_limit: "
-            f"{run.plan.experiment['time_limit']:g} s): raise "
-            "max_job_minutes in the site file, lower time_limit, or let fewer cells "
+            f"job {name} may take {needed} minutes: raise it in the site file, lower "
+            f"time_limit ({run.plan.experiment['time_limit']:g} s), or let fewer cells "
             "share a job (allocation: topology or cell)"
         )
     # Parts of equal length, because the longest one waits longest in the queue.
@@ -370,8 +369,7 @@ def need_files(run: Run, kind: str) -> list[str]:
     """
     if kind == IMAGE and run.plan.site["software"] == NATIVE:
         raise ValueError(
-            "no cell runs in an image here: the site file has software: native "
-            "(with software: container, each cell runs in the image of its backend)"
+            "no cell runs in an image here: set software: container in the site file"
         )
     return [str(n.file(run.layout)) for n in needs_of(run) if n.kind == kind]
 

@@ -10,9 +10,3 @@
 
 It is a result directory: one archive, ``results.tar.zst``, or a folder.
 """
-
-from rankbench.results.bundle.verify import verify_bundle
-from rankbench.results.bundle.write import publish, sign_bundle, write_bundle
-from rankbench.results.read.archive import unpack
-
-__all__ = ["publish", "sign_bundle", "unpack", "verify_bundle", "write_bundle"]

@@ -204,9 +204,8 @@ class Disguise:
             if queue := sorted(cells[entry["hash"]].queue.keys() - {"partition"}):
                 keys = " and ".join(queue)
                 raise ValueError(
-                    f"--anonymise: the id {entry['id']} names {keys}, and ids stay as "
-                    f"they are: measure the cells in an experiment without {keys}, or "
-                    "publish without --anonymise"
+                    f"--anonymise: the id {entry['id']} names {keys}, and ids stay: "
+                    f"measure without {keys}, or publish without --anonymise"
                 )
         names["partition"] |= {c.partition for c in cells.values() if c.partition}
         disguise = cls(names, {entry["id"] for entry in planned})

@@ -67,8 +67,7 @@ def check_sums(root: Path) -> tuple[list[str], list[Finding]]:
     path = root / SUMS
     if not path.is_file() or path.is_symlink():
         raise ValueError(
-            f"{root} is no bundle: it has no {SUMS}; publish it first (rankbench "
-            f"publish {root})"
+            f"{root} is no bundle: it has no {SUMS} (`rankbench publish` writes one)"
         )
     names, odd = list_files(root)
     findings = [Finding(name, what) for name, what in odd.items()]
@@ -323,8 +322,7 @@ def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
         user = "" if path is allowed else f"{path.stem} "
         if user and not _USER.fullmatch(path.stem):
             raise ValueError(
-                f"{path}: the name of this file names the signer: expected letters, "
-                "digits and any of . _ @ + -, as in jdoe.keys"
+                f"{path}: expected a file that is called as its signer: jdoe.keys"
             )
         text = path.read_bytes().decode(errors="replace")
         found = [line.strip() for line in text.split("\n")]
@@ -354,8 +352,7 @@ def _run(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess
         )
     except FileNotFoundError as error:
         raise ValueError(
-            "signatures need ssh-keygen, which is not installed: install OpenSSH's "
-            "client (package openssh-client or openssh-clients)"
+            "signatures need ssh-keygen: install the package openssh-client(s)"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ValueError(

@@ -207,10 +207,7 @@ def _pair_up(
     names = dict.fromkeys([*side.cells, *(before[0].cells if of_base else ())])
     bases = {name: [one for one in before if name in one.cells] for name in names}
     if not any(bases[name] for name in side.cells):
-        raise ValueError(
-            f"{before[0].name} and {side.name} have no cell in common: do they "
-            "belong to the same experiment?"
-        )
+        raise ValueError(f"{before[0].name} and {side.name} have no cell in common")
     if of_base and not any(cell.throughput for cell in before[0].cells.values()):
         raise ValueError(f"{before[0].name}: no row has a throughput")
     for name, having in bases.items():
