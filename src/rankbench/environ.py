@@ -67,23 +67,14 @@ def has_agent_store(environ: Mapping[str, str] = os.environ) -> bool:
 # The variables in which a launcher gives the place of a process: rank, size, local
 # rank, local size, and the number of the host.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-_OMPI = "OMPI_COMM_WORLD"
+_NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 # The first launcher whose variables are set wins. horovodrun and DeepSpeed come before
 # MPI, because they may run under MPI themselves. MPI does not number hosts.
 _LAUNCHERS = (
-    (
-        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-        "HOROVOD_CROSS_RANK",
-    ),
+    (*(f"HOROVOD_{name}" for name in _NUMBERS), "HOROVOD_CROSS_RANK"),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK"),  # DeepSpeed
     _TORCHRUN,
-    (
-        f"{_OMPI}_RANK",
-        f"{_OMPI}_SIZE",
-        f"{_OMPI}_LOCAL_RANK",
-        f"{_OMPI}_LOCAL_SIZE",
-        "",
-    ),
+    (*(f"OMPI_COMM_WORLD_{name}" for name in _NUMBERS), ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),  # Hydra
 )
 
@@ -425,9 +416,7 @@ def _explain(is_missing: Callable[[str, str], bool]) -> str | None:
     except metadata.PackageNotFoundError:
         return None
     known = [match.groups() for match in map(_REQUIREMENT.match, listed) if match]
-    missing = [
-        (package, extra) for package, extra in known if is_missing(package, extra)
-    ]
+    missing = [names for names in known if is_missing(*names)]
     if not missing:
         return None
     packages, extras = (dict.fromkeys(words) for words in zip(*missing, strict=True))

@@ -111,11 +111,8 @@ def look_steadily(read_states: Callable[[], Mapping[str, str] | None]) -> None:
             since = time.monotonic()
         else:
             general = executor.workflow.remote_execution_settings
-            least, quiet = (
-                general.seconds_between_status_checks,
-                time.monotonic() - since,
-            )
-            seconds = seconds_between_looks(least, quiet)
+            least: float = general.seconds_between_status_checks
+            seconds = seconds_between_looks(least, time.monotonic() - since)
         executor.next_seconds_between_status_checks = seconds
 
     Executor.check_active_jobs = look
