@@ -100,7 +100,8 @@ class Section:
 
     Attributes:
         title: the heading.
-        reading: how to read it, in a sentence or a few.
+        reading: how to read it, in a sentence or a few: by default what the docstring
+            of `make` says.
         order: sections with a smaller number come first; those below 0 come before the
             table.
         make: what was read of a result directory -> content; None if there is nothing
@@ -112,9 +113,9 @@ class Section:
     """
 
     title: str
-    reading: str
     order: int
     make: Callable[[ResultSet], Content | None]
+    reading: str | None = None
     columns: Columns = field(default_factory=dict)
     name: str = ""
 

@@ -36,5 +36,7 @@ def collect(modules: Iterable[ModuleType]) -> dict[str, Section]:
         if not isinstance(section, Section):
             raise TypeError(f"{module.__file__}: expected SECTION = Section(...)")
         name = module.__name__.rpartition(".")[2].replace("_", "-")
-        found[name] = replace(section, name=name)
+        said = (section.make.__doc__ or "").partition("\n\n")[0]
+        reading = " ".join(said.split()) if section.reading is None else section.reading
+        found[name] = replace(section, name=name, reading=reading)
     return dict(sorted(found.items(), key=lambda item: item[1].order))

@@ -42,7 +42,10 @@ _ORDER = (
 
 
 def make(found: ResultSet) -> Content | None:
-    """The sentences, and a row for each row that was compared."""
+    """What is best and what it costs, what is untested, and what cannot be told.
+    answer.json has the same values; sections/answer.csv has all rows with their ratio
+    to the fastest and to the cheapest.
+    """
     if not found.rows:
         return None
     answer = find_answer(found)
@@ -165,11 +168,6 @@ def _wrap(text: str) -> list[str]:
 
 SECTION = Section(
     title="Answer",
-    reading=(
-        "What is best and what it costs, what is untested, and what cannot be told. "
-        "answer.json has the same values; sections/answer.csv has all rows with their "
-        "ratio to the fastest and to the cheapest."
-    ),
     order=-1,
     make=make,
     columns={

@@ -34,7 +34,14 @@ COLUMNS = {
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each size of each operation of each cell with a sweep."""
+    """Measured after the timed window of each launch, by the same processes over the
+    same connections, with nothing else to do: the operations that the strategy uses. A
+    call lasts until its slowest rank is done; means over calls, then over launches. Bus
+    bandwidth: bytes over time, times the share of each byte that an ideal algorithm
+    sends over a link (nccl-tests: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter
+    and all_gather, 1 for the others). So it can be compared with the speed of the
+    network, whatever the number of ranks.
+    """
     sweeps = [one for row in found.rows for one in find_sweeps(row)]
     if not sweeps:
         return None
@@ -138,16 +145,6 @@ def _bytes(size: float) -> str:
 
 SECTION = Section(
     title=_TITLE,
-    reading=(
-        "Measured after the timed window of each launch, by the same processes over "
-        "the same connections, with nothing else to do: the operations that the "
-        "strategy uses. A call lasts until its slowest rank is done; means over "
-        "calls, then over launches. Bus bandwidth: bytes over time, times the share of "
-        "each byte that an ideal algorithm sends over a link (nccl-tests: 2(n-1)/n for "
-        "all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 for the others). So "
-        "it can be compared with the speed of the network, whatever the number of "
-        "ranks."
-    ),
     order=30,
     make=make,
     columns=COLUMNS,

@@ -12,7 +12,15 @@ from rankbench.results.numbers.statistics import Estimate
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each row on several devices that has a base."""
+    """Cells on several devices. With efficiency 1, a step would take the time of the
+    base's step, scaled to the same share of the samples for each device. Lost is what
+    it takes longer: means over rounds, with their intervals. The parts add up.
+    computation: a typical rank computes longer. waiting: a typical rank waits for the
+    slowest, in a pipeline for other stages. transfer: communication that nothing hides,
+    up to the time that its bytes take in the sweep of the same cell; what exceeds that
+    is unexplained. input: waiting for data and copying them. host: the GPU idles for no
+    other reason. More overlap can save the transfer only.
+    """
     losses = find_losses(found.rows)
     if not losses:
         return None
@@ -48,17 +56,6 @@ def _explain(loss: Loss) -> str:
 
 SECTION = Section(
     title="Why not further",
-    reading=(
-        "Cells on several devices. With efficiency 1, a step would take the time of "
-        "the base's step, scaled to the same share of the samples for each device. "
-        "Lost is what it takes longer: means over rounds, with their intervals. The "
-        "parts add up. computation: a typical rank computes longer. waiting: a "
-        "typical rank waits for the slowest, in a pipeline for other stages. transfer: "
-        "communication that nothing hides, up to the time that its bytes take in the "
-        "sweep of the same cell; what exceeds that is unexplained. input: waiting for "
-        "data and copying them. host: the GPU idles for no other reason. More overlap "
-        "can save the transfer only."
-    ),
     order=20,
     make=make,
     columns={

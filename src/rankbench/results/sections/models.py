@@ -10,7 +10,18 @@ from rankbench.results.numbers.result_set import ResultSet, Summary
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each cell that is ok and whose records describe the model."""
+    """Of the model: parameters, their gradients in float32, and the arithmetic of one
+    sample, forward and backward (matrix products and convolutions; a multiplication and
+    an addition are two). FLOP per byte: what a replica computes in a step, over its
+    gradients. Data parallelism averages these once in each step: the lower the ratio,
+    the more a step depends on the network. A strategy may send more (fsdp gathers
+    weights too) or less (compressed gradients). GFLOP/s: throughput x FLOP per sample,
+    of all devices together; TFLOP/s: of one device. What checkpointing computes again
+    does not count. MFU (model FLOPs utilisation, as in the appendix of the PaLM paper):
+    that rate over the largest rate of the device in this precision, without sparsity,
+    from the maker's data sheet or from peak_tflops in site.yaml. HFU (hardware FLOPs
+    utilisation) also counts what checkpointing computes again.
+    """
     described = [one for one in found.measured if one.records[0]["model"]]
     if not described:
         return None
@@ -46,20 +57,6 @@ def _row(summary: Summary) -> dict[str, Any]:
 
 SECTION = Section(
     title="Arithmetic of models and devices",
-    reading=(
-        "Of the model: parameters, their gradients in float32, and the arithmetic of "
-        "one sample, forward and backward (matrix products and convolutions; a "
-        "multiplication and an addition are two). FLOP per byte: what a replica "
-        "computes in a step, over its gradients. Data parallelism averages these once "
-        "in each step: the lower the ratio, the more a step depends on the network. A "
-        "strategy may send more (fsdp gathers weights too) or less (compressed "
-        "gradients). GFLOP/s: throughput x FLOP per sample, of all devices together; "
-        "TFLOP/s: of one device. What checkpointing computes again does not count. MFU "
-        "(model FLOPs utilisation, as in the appendix of the PaLM paper): that rate "
-        "over the largest rate of the device in this precision, without sparsity, from "
-        "the maker's data sheet or from peak_tflops in site.yaml. HFU (hardware FLOPs "
-        "utilisation) also counts what checkpointing computes again."
-    ),
     order=70,
     make=make,
     columns={

@@ -7,6 +7,9 @@ from rankbench.results.numbers.result_set import ResultSet
 
 
 def make(found: ResultSet) -> Content | None:
+    """Between two hosts, over one TCP connection from the first to the second, with
+    nothing else to do: latency of 8 bytes and bandwidth of up to 64 MiB.
+    """
     rows = [
         {"host": one, "other": other, "us": link["us"], "gb_s": link["gb_s"]}
         for (one, other), link in found.links.items()
@@ -16,10 +19,6 @@ def make(found: ResultSet) -> Content | None:
 
 SECTION = Section(
     title="Network",
-    reading=(
-        "Between two hosts, over one TCP connection from the first to the second, with "
-        "nothing else to do: latency of 8 bytes and bandwidth of up to 64 MiB."
-    ),
     order=31,
     make=make,
     columns={

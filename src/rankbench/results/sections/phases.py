@@ -37,7 +37,10 @@ PARTS = ("load_ms", "transfer_ms", "compute_ms", "load_share")
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each cell that is ok; a note if most of its time goes into loading."""
+    """Milliseconds of a step, mean over ranks, steps and launches: waiting for data,
+    copying it to the device, and computing. Communication counts as computing. The plot
+    has all phases.
+    """
     rows, notes = [], []
     for summary in found.measured:
         workers, counted = summary.cell.num_workers, summary.counted
@@ -155,11 +158,6 @@ _PLOT = PanelPlot(
 
 SECTION = Section(
     title="Phases of a step",
-    reading=(
-        "Milliseconds of a step, mean over ranks, steps and launches: waiting for "
-        "data, copying it to the device, and computing. Communication counts as "
-        "computing. The plot has all phases."
-    ),
     order=4,
     make=make,
     columns={

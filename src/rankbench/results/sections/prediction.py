@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each topology that the experiment wants to be predicted."""
+    """Topologies that were not measured, predicted from rows that differ in topology
+    alone. Each number has an interval that should hold what a measurement gives in 95
+    of 100 cases; it comes from what the same method misses if a measured row is hidden
+    from it, and widens with the distance. docs/predicting.md explains the method.
+    """
     if not found.targets:
         return None
     from rankbench.results.prediction.predict import predict
@@ -132,13 +136,6 @@ def _draw_band(axes: plotting.Axes, marks: Sequence[Mark], style: Style) -> None
 
 SECTION = Section(
     title="Predicted topologies",
-    reading=(
-        "Topologies that were not measured, predicted from rows that differ in "
-        "topology alone. Each number has an interval that should hold what a "
-        "measurement gives in 95 of 100 cases; it comes from what the same method "
-        "misses if a measured row is hidden from it, and widens with the distance. "
-        "docs/predicting.md explains the method."
-    ),
     order=21,
     make=make,
     columns={

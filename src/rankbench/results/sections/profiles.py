@@ -72,7 +72,12 @@ _BENEATH = (0.13, 0.25)
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each operator of each rank of each profile.
+    """A few steps of each cell under torch.profiler, in a launch of its own. The
+    profiler slows a step down: look at shares, not at times. Operators by their own
+    time, without that of the operators that they call; share: of the time of a step, by
+    the clock of the GPU if there is one. Threads and streams run at the same time, and
+    the kernel of a GPU stands beside the operator that started it: shares may add up to
+    more than 100 %.
 
     Raises:
         ValueError: a record is damaged, and `found` is strict; the message names it.
@@ -222,14 +227,6 @@ def _of(rank: Record, kind: str) -> list[Record]:
 
 SECTION = Section(
     title="Profiles",
-    reading=(
-        "A few steps of each cell under torch.profiler, in a launch of its own. The "
-        "profiler slows a step down: look at shares, not at times. Operators by their "
-        "own time, without that of the operators that they call; share: of the time of "
-        "a step, by the clock of the GPU if there is one. Threads and streams run at "
-        "the same time, and the kernel of a GPU stands beside the operator that "
-        "started it: shares may add up to more than 100 %."
-    ),
     order=95,
     make=make,
     columns={

@@ -24,9 +24,9 @@ Published = Mapping[str, Any]
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each published number, and for each row of the source without any.
-
-    None if the experiment repeats no study.
+    """The published numbers are another machine's, and often another software's:
+    compare no absolute value across the two sides. Compare the ratios: each side is
+    divided by its own base, so that the machine cancels out as far as it can.
     """
     study, peaks = found.study, found.peaks
     if study is None:
@@ -115,11 +115,6 @@ def _describe(row: Published, summary: Summary) -> dict[str, Any]:
 
 SECTION = Section(
     title="Published numbers",
-    reading=(
-        "The published numbers are another machine's, and often another software's: "
-        "compare no absolute value across the two sides. Compare the ratios: each side "
-        "is divided by its own base, so that the machine cancels out as far as it can."
-    ),
     order=10,
     make=make,
     columns={
