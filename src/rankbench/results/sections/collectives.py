@@ -24,14 +24,6 @@ from rankbench.results.numbers.statistics import Estimate
 
 _TITLE = "Exchange between ranks"
 
-COLUMNS = {
-    "cell": str,
-    "operation": str,
-    "bytes": int,
-    "us": Estimate,
-    "bus_gb_s": Estimate,
-}
-
 
 def make(found: ResultSet) -> Content | None:
     """Measured after the timed window of each launch, by the same processes over the
@@ -147,5 +139,9 @@ SECTION = Section(
     title=_TITLE,
     order=30,
     make=make,
-    columns=COLUMNS,
+    columns={
+        **dict.fromkeys(("cell", "operation"), str),
+        "bytes": int,
+        **dict.fromkeys(("us", "bus_gb_s"), Estimate),
+    },
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from rankbench.record import Record
 from rankbench.results.elements import plotting
-from rankbench.results.elements.plotting import Style, Styles
+from rankbench.results.elements.plotting import Styles
 from rankbench.results.elements.section import (
     Content,
     PanelPlot,
@@ -88,12 +88,16 @@ def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
     names, texts, beyond, ends = [], [], [], []
     _draw_bars(axes, [split_step(point) for _, point in rows])
     for place, (series, point) in enumerate(rows):
-        _draw_launches(axes, place + 0.3, point, styles[series.name])
+        # Beneath its bar.
+        each, at = point.launches["step_ms"].tolist(), place + 0.3
+        most = _steps_between(point)
+        axes.hlines(at, *most, color="0.6", lw=0.8)
+        plotting.draw_launches(axes, each, [at] * len(each), styles[series.name])
         name = plotting.name_point(series, point)
         names.append(f"{name} ({samples[point.id]})" if differ else name)
         texts.append(str(show_estimate(point.numbers["step_ms"])))
-        beyond.append(point.launches["step_ms"].tolist())
-        ends += [*beyond[-1], _steps_between(point)[1]]
+        beyond.append(each)
+        ends += [*each, most[1]]
     longest = max(point.numbers["step_ms"].value for _, point in rows)
     end = min(_BEYOND * longest, 1.03 * max(ends))
     plotting.finish_rows(axes, names, texts, end=end, beyond=beyond)
@@ -109,15 +113,6 @@ def _draw_bars(axes: plotting.Axes, steps: Sequence[Mapping[str, float]]) -> Non
         places = np.arange(len(steps)) - 0.1
         axes.barh(places, widths, 0.5, left=left, color=color, lw=0)
         left += widths
-
-
-def _draw_launches(
-    axes: plotting.Axes, place: float, point: Summary, style: Style
-) -> None:
-    """Launches, and most of their steps."""
-    axes.hlines(place, *_steps_between(point), color="0.6", lw=0.8)
-    each = point.launches["step_ms"].tolist()
-    plotting.draw_launches(axes, each, [place] * len(each), style)
 
 
 def _steps_between(point: Summary) -> tuple[float, float]:
