@@ -88,13 +88,16 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
         Topology.parse(topology)
     plan = read_plan(layout.plan)
     targets = [one for one in found.targets if one.cell.topology in arguments.at]
-    # Each for each series of the plan, unless it is measured already.
-    targets = targets or plan_predicted(
-        {name: planned.cell for name, planned in plan.cells.items()},
-        arguments.at,
-        plan.site,
-        load_catalog().for_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
-    )
+    try:
+        # Each for each series of the plan, unless it is measured already.
+        targets = targets or plan_predicted(
+            {name: planned.cell for name, planned in plan.cells.items()},
+            arguments.at,
+            plan.site,
+            load_catalog().for_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
+        )
+    except KeyError as error:  # It may come from anywhere.
+        raise ValueError(f"{layout.plan} is damaged: its site lacks {error}") from error
     if not targets:
         raise ValueError("--at: all of these topologies are measured, or are of single")
     made = list(predict(found.rows, targets, found.price))

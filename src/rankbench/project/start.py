@@ -159,8 +159,8 @@ def check_scheduler(run: Run) -> None:
     here = run.plan.site["scheduler"]
     if here != before and run.layout.records.exists():
         raise ValueError(
-            f"{run.layout.root} has launches of a site with scheduler: {before}, this "
-            f"one has {here}: name another folder (results_dir in site.yaml)"
+            f"{run.layout.root} has launches of a site with scheduler: {before}, and "
+            f"this one has {here}: name another folder (results_dir in site.yaml)"
         )
 
 
