@@ -133,7 +133,7 @@ def find_files(
     if len(found) > _MOST_FILES or size > _MOST_BYTES:
         raise ValueError(
             f"files: {len(found):,} files of {size / 2**20:,.0f} MiB would be copied "
-            "for every launch: put data into the project's `data`, which scripts find"
+            "for every launch: put data into the project's folder `data`"
         )
     root = Path(os.path.commonpath([start, *(path.parent for path in found)]))
     names = {path.relative_to(root).as_posix(): path for path in found}

@@ -62,7 +62,7 @@ def test_ctrl_c_before_anything_runs_leaves_no_trace(folder, monkeypatch, cli):
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rankbench.project.open_run", interrupt)
+    monkeypatch.setattr("rankbench.project.run.open_run", interrupt)
     assert cli("run", status=130).err == "rankbench: interrupted\n"
     assert not (folder / "results").exists()
 

@@ -372,5 +372,5 @@ def test_data_among_the_files_of_a_script_is_refused(tmp_path):
     (tmp_path / "train.py").write_text("")
     with (tmp_path / "tokens.bin").open("wb") as file:
         file.truncate(300 * 2**20)
-    with pytest.raises(ValueError, match=r"2 files of 300 MiB .* the folder `data`"):
+    with pytest.raises(ValueError, match=r"2 files of 300 MiB .* folder `data`"):
         find_files(tmp_path / "train.py", ["tokens.bin"])

@@ -352,7 +352,7 @@ def _run(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess
         )
     except FileNotFoundError as error:
         raise ValueError(
-            "signatures need ssh-keygen: install the package openssh-client(s)"
+            "signatures need ssh-keygen: install the package openssh-client or -clients"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ValueError(
