@@ -145,6 +145,11 @@ class Section:
         return make_frame(columns, content.rows)
 
 
+def read_docstring(function: Callable[..., Any]) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
+
+
 def make_grid(title: str, rows: Sequence[Row]) -> Grid:
     """A table of rows: heading -> value; columns without any value are left out."""
     used = {

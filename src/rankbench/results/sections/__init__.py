@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from types import ModuleType
 
-from rankbench.results.elements.section import Section
+from rankbench.results.elements.section import Section, read_docstring
 
 # The version of the method that gives all numbers. Raise it if a CSV of the same plan
 # and records would change: another method, another column, another wording. `verify`
@@ -36,7 +36,7 @@ def collect(modules: Iterable[ModuleType]) -> dict[str, Section]:
         if not isinstance(section, Section):
             raise TypeError(f"{module.__file__}: expected SECTION = Section(...)")
         name = module.__name__.rpartition(".")[2].replace("_", "-")
-        said = (section.make.__doc__ or "").partition("\n\n")[0]
-        reading = " ".join(said.split()) if section.reading is None else section.reading
+        said = section.reading
+        reading = read_docstring(section.make) if said is None else said
         found[name] = replace(section, name=name, reading=reading)
     return dict(sorted(found.items(), key=lambda item: item[1].order))

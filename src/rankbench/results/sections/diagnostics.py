@@ -17,6 +17,7 @@ from rankbench.results.elements.section import (
     Content,
     Section,
     make_grid,
+    read_docstring,
     show_value,
 )
 from rankbench.results.elements.text import Note, figures
@@ -54,34 +55,15 @@ _SOFTWARE = {
     "C library": "libc",
 }
 
-# Title of a table -> how to read it.
-_READING = {
-    "Launches": "If the numbers of a cell rise or fall from its first launch to its "
-    "last, the machine changed meanwhile. p95: 95 % of the steps are shorter. Steady: "
-    "step times settled at a level before the end of the timed window.",
-    "Scatter": "interquartile range over the median. Between: of the throughput of "
-    "launches. More launches show it, more steps do not. Within: of the steps of a "
-    "launch, median over launches. Warm-up: the most steps that any launch leaves out.",
-    "Training": "means over launches. An epoch lasts as long as its slowest rank; "
-    "later epochs: all whole epochs but the first. Loss: at the first and the last "
-    "timed step. Busiest expert: its tokens over an equal share, mean over blocks.",
-    "Ranks": "means over launches. CPU: of one core, so that a rank with two busy "
-    "threads has 200 %. GPU: share of the time in which any kernel ran. A GPU that is "
-    "idle while another is busy waits for it. Memory: peak of each rank, median.",
-    "DDP's own timers": "milliseconds of a step, means over ranks and launches. Ours: "
-    "over the timed window. DDP times its first 10 steps and then one in 100, warm-up "
-    "included. Its forward ends with the model's output, ours with the loss. Its "
-    "communication, less what overlaps with backward, begins with the first full "
-    "bucket, ours with the last gradient.",
-    "Environment": "of all rows. Several values: hosts or rows differ; hardware then "
-    "says how many hosts have it.",
-}
 
 Fields = dict[str, Any]
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row of the CSV for each field of each table."""
+    """What explains a number that surprises: every launch, how launches and steps
+    scatter, how training went, how busy ranks were, and what the machine is. Fields of
+    the CSV have 4 digits.
+    """
     every = {
         title: [(s.id, fields) for s in found.measured for fields in find(s)]
         for title, find in _TABLES.items()
@@ -103,7 +85,8 @@ def make(found: ResultSet) -> Content | None:
     # Not a mapping for each field: of ten thousand launches, these take 30 MB.
     rows = pd.DataFrame(_to_rows(tables), columns=list(SECTION.columns))
     shown = [grid.title for grid in grids]
-    reading = [Note(title, text) for title, text in _READING.items() if title in shown]
+    told: dict[str, Callable[..., Any]] = {**_TABLES, "Environment": _find_environment}
+    reading = [Note(k, read_docstring(v)) for k, v in told.items() if k in shown]
     details = _collect_details(found.rows)
     return Content(rows=rows, grids=grids, notes=[*details, *reading])
 
@@ -126,6 +109,10 @@ def _to_csv(value: object) -> str:
 
 
 def _list_launches(summary: Summary) -> Iterator[Fields]:
+    """If the numbers of a cell rise or fall from its first launch to its last, the
+    machine changed meanwhile. p95: 95 % of the steps are shorter. Steady: step times
+    settled at a level before the end of the timed window.
+    """
     shown = {
         "launch": "launch",
         "hosts": "hosts",
@@ -150,6 +137,10 @@ def _list_launches(summary: Summary) -> Iterator[Fields]:
 
 
 def _describe_scatter(summary: Summary) -> Iterator[Fields]:
+    """interquartile range over the median. Between: of the throughput of launches. More
+    launches show it, more steps do not. Within: of the steps of a launch, median over
+    launches. Warm-up: the most steps that any launch leaves out.
+    """
     names = ("throughput", "step_spread", "warmup", "steady")
     rates, spreads, warmups, steady = (summary.launches[n].to_numpy() for n in names)
     yield {
@@ -162,9 +153,12 @@ def _describe_scatter(summary: Summary) -> Iterator[Fields]:
 
 
 def _describe_training(summary: Summary) -> Iterator[Fields]:
-    """Nobody knows the epochs of a script."""
+    """means over launches. An epoch lasts as long as its slowest rank; later epochs:
+    all whole epochs but the first. Loss: at the first and the last timed step. Busiest
+    expert: its tokens over an equal share, mean over blocks.
+    """
     if summary.cell.script is not None:
-        return
+        return  # Nobody knows its epochs.
     records, epochs = (summary.counted[n].tolist() for n in ("record", "epochs_s"))
     later = [mean(one[1:]).value for one in epochs if len(one) > 1]
     losses = [record["loss"] for record in records]
@@ -199,6 +193,10 @@ def _busiest_expert(ranks: Sequence[Record]) -> float | None:
 
 
 def _describe_ranks(summary: Summary) -> Iterator[Fields]:
+    """means over launches. CPU: of one core, so that a rank with two busy threads has
+    200 %. GPU: share of the time in which any kernel ran. A GPU that is idle while
+    another is busy waits for it. Memory: peak of each rank, median.
+    """
     records = summary.counted["record"].tolist()
     shares = {
         "CPU of each rank": _means(records, "ranks", "cpu_utilisation"),
@@ -221,7 +219,12 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
 
 
 def _compare_timers(summary: Summary) -> Iterator[Fields]:
-    """Our phases beside those of DDP that it has timed on all ranks."""
+    """milliseconds of a step, means over ranks and launches. Ours: over the timed
+    window. DDP times its first 10 steps and then one in 100, warm-up included. Its
+    forward ends with the model's output, ours with the loss. Its communication, less
+    what overlaps with backward, begins with the first full bucket, ours with the last
+    gradient.
+    """
     ours = summary.counted["phase_ms"].tolist()
     ranks = [rank for one in summary.counted["record"] for rank in one["ranks"]]
     theirs = [rank["details"].get("ddp_timers") or {} for rank in ranks]
@@ -251,7 +254,9 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
-    """Hardware and software of every host; {} if no record names one."""
+    """of all rows. Several values: hosts or rows differ; hardware then says how many
+    hosts have it.
+    """
     records = [record for s in measured for record in s.records]
     # If a host changed between launches, its latest state is shown.
     hosts = {one["host"]: one for record in records for one in record["hosts"]}
@@ -411,7 +416,8 @@ def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
     return found
 
 
-# Title of a table -> what gives the rows of a cell: heading -> value.
+# Title of a table -> what gives the rows of a cell: heading -> value. The docstring says
+# how to read it.
 _TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
     "Launches": _list_launches,
     "Scatter": _describe_scatter,
@@ -422,11 +428,6 @@ _TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
 
 SECTION = Section(
     title="Diagnostics",
-    reading=(
-        "What explains a number that surprises: every launch, how launches and steps "
-        "scatter, how training went, how busy ranks were, and what the machine is. "
-        "Fields of the CSV have 4 digits."
-    ),
     order=90,
     make=make,
     columns={

@@ -22,7 +22,11 @@ from rankbench.results.numbers.statistics import Estimate, mean
 
 
 def make(found: ResultSet) -> Content | None:
-    """A row for each cell that is a pipeline."""
+    """Bubble: share of a step in which a rank waits, mean over ranks and launches, from
+    steps after the timed ones. Ideal: (K-1)/(M+K-1) with K ranks and M microbatches (M
+    times the stages of a rank if they are interleaved). Stages of unequal length and
+    communication are why a bubble is larger than the ideal one.
+    """
     rows = list(map(_row, filter(_is_pipeline, found.measured)))
     drawings = list(draw_panels(found, [_PLOT]))
     return Content(rows=rows, drawings=drawings) if rows else None
@@ -109,13 +113,6 @@ _PLOT = PanelPlot(
 
 SECTION = Section(
     title="Pipelines",
-    reading=(
-        "Bubble: share of a step in which a rank waits, mean over ranks and launches, "
-        "from steps after the timed ones. Ideal: (K-1)/(M+K-1) with "
-        "K ranks and M microbatches (M times the stages of a rank if they are "
-        "interleaved). Stages of unequal length and communication are why a bubble is "
-        "larger than the ideal one."
-    ),
     order=80,
     make=make,
     columns={
