@@ -322,7 +322,7 @@ def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
         user = "" if path is allowed else f"{path.stem} "
         if user and not _USER.fullmatch(path.stem):
             raise ValueError(
-                f"{path}: its name names the signer: expected such as jdoe.keys"
+                f"{path}: its name names the signer: expected one such as jdoe.keys"
             )
         text = path.read_bytes().decode(errors="replace")
         found = [line.strip() for line in text.split("\n")]

@@ -416,8 +416,8 @@ def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
     return found
 
 
-# Title of a table -> what gives the rows of a cell: heading -> value. The docstring says
-# how to read it.
+# Title of a table -> what gives the rows of a cell: heading -> value; and says in its
+# docstring how to read it.
 _TABLES: dict[str, Callable[[Summary], Iterable[Fields]]] = {
     "Launches": _list_launches,
     "Scatter": _describe_scatter,
