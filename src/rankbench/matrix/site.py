@@ -182,11 +182,7 @@ def check_images(given: Mapping[str, Any], place: str) -> None:
 
 
 def make_site(
-    facts: Mapping[str, Any],
-    probe: Mapping[str, Any],
-    *,
-    source: Path,
-    native: bool = True,
+    facts: Mapping[str, Any], probe: Mapping[str, Any], *, source: Path
 ) -> Site:
     """Join the site file with what was found on this machine.
 
@@ -195,7 +191,6 @@ def make_site(
         probe: `cores` that processes may use, `cuda_devices`, and of each of these
             `cuda_memory_gib` and `cuda_capability`; of a native site, its software.
         source: the site file, for errors.
-        native: whether ranks run without an image.
 
     Returns:
         The keys of the file, where `auto` has become what is meant, and cuda_devices
@@ -208,7 +203,7 @@ def make_site(
         ValueError: the file contradicts the machine, or omits facts about the hosts of
             a cluster.
     """
-    elsewhere = scheduler_of(facts).has_hosts
+    native, elsewhere = facts["software"] == NATIVE, scheduler_of(facts).has_hosts
     device, gpus, cores = facts["device"], len(probe["cuda_devices"]), facts["cores"]
     no_cuda = "this machine shows no NVIDIA GPU"
     if native:

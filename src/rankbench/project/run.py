@@ -376,7 +376,7 @@ def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Any]]:
     }
     if native:
         found = probe_machine(PROGRAMS, write=write)
-    return make_site(facts, found, source=path, native=native), facts["images"]
+    return make_site(facts, found, source=path), facts["images"]
 
 
 def _gpus_of_ranks(site: Mapping[str, Any]) -> tuple[str | None, list[float]]:
