@@ -136,6 +136,7 @@ def test_cells_of_one_job_take_turns_on_all_of_its_hosts(tables):
     said = tables["experiment"]["said"]
     assert "1 job; the longest may take" in said
     assert "on 2 hosts: experiment" in said
+    assert "idle hosts included, by allocation: cell " in said
 
 
 def test_a_cell_of_a_shared_job_is_measured_again_alone(site, tables, snakemake):
