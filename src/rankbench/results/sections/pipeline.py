@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,22 +61,18 @@ def _row(summary: Summary) -> dict[str, Any]:
     }
 
 
-def find_sweeps(panel: Panel) -> list[Series]:
-    """Cells with a speedup that differ in their number of microbatches alone."""
-    groups: dict[str, list[Summary]] = {}
-    for point in panel.points:
-        rest = dict(point.cell.options)
-        if rest.pop("microbatches", None) and "speedup" in point.numbers:
-            key = json.dumps([point.cell.apart_from(["options"]), rest])
-            groups.setdefault(key, []).append(point)
-    sweeps = (sorted(own, key=_count) for own in groups.values() if len(own) > 1)
-    return [Series(_name(own[0]), tuple(own)) for own in sweeps]
-
-
-def _name(point: Summary) -> str:
-    cell = point.cell
-    kind = cell.options.get("schedule", "")
-    return f"{cell.strategy} {cell.backend} {cell.topology} {kind}".rstrip()
+def find_sweeps(panel: Panel) -> dict[str, list[tuple[Series, Summary]]]:
+    """Cells with a speedup that differ in microbatches alone, by what they share."""
+    sweeps: dict[str, list[tuple[Series, Summary]]] = {}
+    for series, point in plotting.each_row(panel):
+        cell = point.cell
+        if "microbatches" in cell.options and "speedup" in point.numbers:
+            words = [one for one in series.words if not one.startswith("microbatches")]
+            name = " ".join([cell.strategy, cell.backend, cell.topology, *words])
+            sweeps.setdefault(name, []).append((series, point))
+    for own in sweeps.values():
+        own.sort(key=lambda row: _count(row[1]))
+    return {name: own for name, own in sweeps.items() if len(own) > 1}
 
 
 def _count(point: Summary) -> int:
@@ -87,16 +82,14 @@ def _count(point: Summary) -> int:
 def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
     (axes,) = grid
     sweeps = find_sweeps(panel)
-    names = {point.id: series.name for series, point in plotting.each_row(panel)}
+    lines = [Series(name, tuple(p for _, p in own)) for name, own in sweeps.items()]
     ends = plotting.draw_series(
         axes,
-        Panel("", tuple(sweeps)),
-        {own.name: styles[names[own.points[0].id]] for own in sweeps},
-        lambda _, point: plotting.Mark(
-            Estimate(_count(point)), point.numbers["speedup"]
-        ),
+        Panel("", tuple(lines)),
+        {name: styles[own[0][0].name] for name, own in sweeps.items()},
+        lambda _, p: plotting.Mark(Estimate(_count(p)), p.numbers["speedup"]),
     )
-    plotting.scale_devices(axes, {_count(p) for own in sweeps for p in own.points})
+    plotting.scale_devices(axes, {_count(p) for line in lines for p in line.points})
     axes.set_xlabel("microbatches")
     axes.set_ylabel("speedup")
     axes.set_ylim(bottom=0)
