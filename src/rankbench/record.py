@@ -546,9 +546,12 @@ def describe_result(record: Record) -> str:
         return f"{record['status']}: {explain_loss(record)}"
     purpose = record["purpose"]
     if purpose == "gate":
-        found = record["gate"]
-        share = "lossy, loss within" if found["lossy"] else "as single within"
-        return f"{share} {found['loss_error']:.1g}"
+        loss, weights = (
+            record["gate"][f"{name}_error"] for name in ("loss", "weights")
+        )
+        if record["gate"]["lossy"]:
+            return f"lossy, loss within {loss:.1g}"
+        return f"as single within {max(loss, weights):.1g}"
     if purpose == "profile":
         return "profiled"
     window = max(rank["window_s"] for rank in record["ranks"])

@@ -137,3 +137,8 @@ def test_progress_names_the_unit():
     record = make_record(samples=10, ranks=[{"window_s": 2.0}])
     assert describe_result({**record, "cell": {"context": None}}) == "5 samples/s"
     assert describe_result({**record, "cell": {"context": 16}}) == "80 tokens/s"
+    found = {"lossy": False, "loss_error": 0.0, "weights_error": 6e-15}
+    record = make_record(purpose="gate", gate=found)
+    assert describe_result(record) == "as single within 6e-15"
+    found["lossy"] = True
+    assert describe_result(record) == "lossy, loss within 0"
