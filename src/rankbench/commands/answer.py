@@ -42,6 +42,8 @@ def answer(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if not 0 < value < 1:
             raise ValueError(f"--{name}: expected a share between 0 and 1, not {value}")
+    for topology in arguments.at or ():
+        Topology.parse(topology)
     with open_results(arguments) as layout:
         found = read(layout)
         if arguments.at:
@@ -84,8 +86,6 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import SECTION, describe
 
-    for topology in arguments.at:
-        Topology.parse(topology)
     plan = read_plan(layout.plan)
     targets = [one for one in found.targets if one.cell.topology in arguments.at]
     try:
