@@ -119,6 +119,7 @@ def test_results_need_no_experiment(folder, command, options, cli):
         (["status", "smal"], "smal does not exist"),
         (["status", "local_profile/site.py"], "run FILE` measures a training script"),
         (["run", "results/small"], "results/small/plan.json is damaged"),
+        (["answer", "--at", "4x8", "x.yaml"], "topology 'x.yaml' is not NODESxDEV"),
         (["run", "results"], "results is no result folder: it has no plan.json"),
     ],
 )
