@@ -158,8 +158,9 @@ class Lane:
 
     def launches(self, name: str) -> list[Path]:
         """Folders of launches that have begun."""
-        claims = self.project.root.glob(f"results/{name}/records/*/1/*/claim.json")
-        return [claim.parent for claim in claims]
+        # The folder of a claim has another name until it is complete.
+        pattern = f"results/{name}/records/*/1/[1-9]*/claim.json"
+        return [claim.parent for claim in self.project.root.glob(pattern)]
 
     def table(self, name: str) -> dict[str, dict[str, str]]:
         with open(self.project.root / f"results/{name}/table.csv") as file:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import faulty_strategies
 import pytest
@@ -89,10 +88,6 @@ def launches_of(project, cell: str) -> dict[int, dict]:
         int(path.parent.name): read_record(path)
         for path in sorted(folder.glob("*/record.json"))
     }
-
-
-def claims_of(project, cell: str) -> list[Path]:
-    return sorted(project.root.glob(f"results/faults/records/{cell}/*/*/claim.json"))
 
 
 def in_training(project, cell: str, number: int = 1) -> bool:
