@@ -85,8 +85,9 @@ def up(
         raise PretendError(f"{state}: not empty; take another, or `down` first")
     try:
         (state / DESCRIPTION).write_text("{}")
-        set_autogroups_aside()
         cluster = make_hosts(state, user, hosts, cpus, shared, bind_cores, gpus)
+        # Only now: as long as there are cables, nobody puts them back.
+        set_autogroups_aside()
         if slurm:
             start_services(cluster)
         else:
