@@ -1,16 +1,33 @@
-"""What a launch leaves: where its ranks are, and a record whose reason has evidence."""
+"""What launches leave: where ranks are, rows, records whose reasons have evidence."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 from rankbench.launch.process.reports import are_all_in, read_progress
+from rankbench.record import complete
 
 _LINE = re.compile(r"\w[\w.-]*\.py:\d+ in ")
 _LEAST, _MOST = 4, 100  # characters of a line that must be quoted
+
+
+def read_table(root: Path, name: str) -> dict[str, dict[str, str]]:
+    """Rows of the table of an experiment of a project, by cell."""
+    with open(root / f"results/{name}/table.csv") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+def read_records(root: Path, name: str) -> dict[str, list[dict[str, Any]]]:
+    """Records of the first attempt by cell, in the order of their launches."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    paths = root.glob(f"results/{name}/records/*/1/*/record.json")
+    for path in sorted(paths, key=lambda path: int(path.parent.name)):
+        found.setdefault(path.parts[-4], []).append(complete(read_record(path)))
+    return found
 
 
 def trains(launch: Path, ranks: int = 2) -> bool:

@@ -14,8 +14,7 @@ from pretend_host import wait_until
 from site_files import SITE_FILE, with_images
 
 from conftest import Project
-from evidence import read_record, trains
-from rankbench.record import complete
+from evidence import read_records, read_table, trains
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 
@@ -96,12 +95,11 @@ class Site:
 
     def records(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """Records of the first attempt by cell, in the order of their launches."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for path in sorted(
-            self.project.root.glob(f"results/{name}/records/*/1/*/record.json")
-        ):
-            found.setdefault(path.parts[-4], []).append(complete(read_record(path)))
-        return found
+        return read_records(self.project.root, name)
+
+    def table(self, name: str) -> dict[str, dict[str, str]]:
+        """Rows of an experiment's table by cell."""
+        return read_table(self.project.root, name)
 
     def rows(self, name: str) -> dict[str, dict[str, Any]]:
         """Rows of the table by cell, as `rankbench table` makes it."""

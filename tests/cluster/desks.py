@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from pretend_host import INTERFACE, Host
 from pretend_sshd import command_on, give, home_of, home_there
 
 from conftest import Project, copy_project
-from evidence import trains
+from evidence import read_records, read_table, trains
 
 PROFILE = "ssh_profile"
 FACTS = f"""
@@ -102,17 +101,11 @@ class Desk:
 
     def table(self, name: str) -> dict[str, dict[str, str]]:
         """Rows of an experiment's table by cell."""
-        with open(self.project.root / f"results/{name}/table.csv") as file:
-            return {row["cell"]: row for row in csv.DictReader(file)}
+        return read_table(self.project.root, name)
 
     def records(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """Records of the first attempt by cell, in the order of their launches."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for path in sorted(
-            self.project.root.glob(f"results/{name}/records/*/1/*/record.json")
-        ):
-            found.setdefault(path.parts[-4], []).append(json.loads(path.read_text()))
-        return found
+        return read_records(self.project.root, name)
 
     def trains(self, name: str, cell: str, launch: int = 1) -> bool:
         """Whether both ranks of a launch of a cell have entered its steps."""

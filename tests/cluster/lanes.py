@@ -5,7 +5,6 @@ Each has two hosts and a copy of the project, so several faults can be planted a
 
 from __future__ import annotations
 
-import csv
 import os
 import pty
 import re
@@ -25,7 +24,7 @@ from pretend_up import boot, up
 from site_files import SITE_FILE, look_more_often
 
 from conftest import Project, copy_project, find_images
-from evidence import read_record, trains
+from evidence import read_records, read_table, trains
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 # Programs by what they do; patterns of pgrep on a host.
@@ -147,14 +146,7 @@ class Lane:
 
     def records(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """Records by cell, in the order of their launches."""
-        found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-        for path in self.project.root.glob(f"results/{name}/records/*/1/*/record.json"):
-            one = (int(path.parts[-2]), read_record(path))
-            found.setdefault(path.parts[-4], []).append(one)
-        return {
-            cell: [record for _, record in sorted(records, key=lambda one: one[0])]
-            for cell, records in found.items()
-        }
+        return read_records(self.project.root, name)
 
     def launches(self, name: str) -> list[Path]:
         """Folders of launches that have begun."""
@@ -163,8 +155,7 @@ class Lane:
         return [claim.parent for claim in self.project.root.glob(pattern)]
 
     def table(self, name: str) -> dict[str, dict[str, str]]:
-        with open(self.project.root / f"results/{name}/table.csv") as file:
-            return {row["cell"]: row for row in csv.DictReader(file)}
+        return read_table(self.project.root, name)
 
     def trains(self, launch: Path, ranks: int = 2) -> bool:
         """Whether all ranks of a launch have entered its steps."""

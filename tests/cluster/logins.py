@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import subprocess
 from collections.abc import Callable
@@ -33,13 +32,12 @@ def start(site: Site, *argv: str) -> subprocess.Popen[str]:
     )
 
 
-def table_of(site: Site, name: str) -> dict[str, dict[str, str]]:
-    """Rows of an experiment's table by cell."""
-    with open(site.project.root / f"results/{name}/table.csv") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
-
-
 def queue(site: Site, *options: str) -> list[str]:
     """Jobs of the user as the documentation shows them."""
     asked = ("squeue", "--me", "--noheader", "--format=%i %T %N %k", *options)
     return site.cluster.run(*asked).splitlines()
+
+
+def jobs(site: Site) -> dict[str, str]:
+    """Every job that the controller has not forgotten yet: number -> state, comment."""
+    return dict(line.split(maxsplit=1) for line in queue(site, "--states=all"))

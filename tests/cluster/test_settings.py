@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from allocations import Site
-from logins import Snakemake, table_of
+from logins import Snakemake
 from site_files import with_images
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -58,7 +58,7 @@ def test_rows_say_in_which_settings_they_differ(
 
     site.project.experiment(text, "settings.yaml")
     snakemake("--config", "experiment=settings.yaml")
-    table = table_of(site, "settings")
+    table = site.table("settings")
     assert {row["status"] for row in table.values()} == {"ok"}, table
     kept = ("partition", "image", "env", "torch")
     assert sorted(tuple(row[key] for key in kept) for row in table.values()) == sorted(

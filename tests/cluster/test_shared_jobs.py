@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from allocations import Site
-from logins import Snakemake, queue, table_of
+from logins import Snakemake, queue
 from pretend_host import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -102,7 +102,7 @@ def tables(site: Site, snakemake: Snakemake) -> dict[str, dict[str, Any]]:
         said = snakemake("--config", f"experiment={allocation}.yaml")
         found[allocation] = {
             "said": said,
-            "table": table_of(site, allocation),
+            "table": site.table(allocation),
             "records": site.records(allocation),
         }
     return found
@@ -145,7 +145,7 @@ def test_a_cell_of_a_shared_job_is_measured_again_alone(site, tables, snakemake)
     before = site.records("experiment")
     snakemake("--config", "experiment=experiment.yaml", f"rerun={ONE}")
     assert site.records("experiment") == before
-    attempts = {c: row["attempt"] for c, row in table_of(site, "experiment").items()}
+    attempts = {c: row["attempt"] for c, row in site.table("experiment").items()}
     assert attempts == {ONE: "2", TWO: "1"}
     place = site.project.root / f"results/experiment/records/{ONE}/2/1/record.json"
     record = json.loads(place.read_text())
@@ -169,4 +169,4 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(site, profile, snakemake
             jobs.setdefault(record["round"]["number"], set()).add(record["job_id"])
     assert [len(jobs[number]) for number in (1, 2)] == [1, 1]
     assert jobs[1] != jobs[2]
-    assert {row["status"] for row in table_of(site, "split").values()} == {"ok"}
+    assert {row["status"] for row in site.table("split").values()} == {"ok"}

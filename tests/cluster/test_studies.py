@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logins import queue, table_of
+from logins import queue
 from site_files import SITE_FILE
 
 pytestmark = pytest.mark.cluster
@@ -53,7 +53,7 @@ def four_hosts(profile: Path) -> None:
 def test_rows_over_more_hosts_and_as_a_job_array(site, snakemake):
     site.project.experiment(ROWS, "rows.yaml")
     snakemake("--config", "experiment=rows.yaml")
-    table = table_of(site, "rows")
+    table = site.table("rows")
     topologies = [row["topology"] for row in table.values()]
     assert topologies == ["4x1", "3x2", "2x2"]
     reasons = {row["reason"] for row in table.values() if row["status"] != "ok"}
@@ -72,7 +72,7 @@ def test_a_job_array_that_does_not_start_in_time_says_which_tasks(site, snakemak
         snakemake("--config", "experiment=late.yaml", status=1)
     finally:
         site.cluster.run("scancel", taken)
-    (row,) = table_of(site, "late").values()
+    (row,) = site.table("late").values()
     assert row["status"] == "cancelled"
     said, _, stood = row["reason"].partition("; ")
     assert said == "job array not started within 15 s: of 2 tasks 1 (Resources)"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
-from logins import queue, table_of
+from logins import jobs
 
 from conftest import ROOT
 from documents import read_steps
@@ -76,16 +76,11 @@ def without_numbers(line: str) -> str:
     return re.sub(r"\d[\d.,]*", "0", line)
 
 
-def jobs(site: Site) -> dict[str, str]:
-    """Every job that the controller has not forgotten yet: number -> state, comment."""
-    return dict(line.split(maxsplit=1) for line in queue(site, "--states=all"))
-
-
 def test_tutorial_ends_with_a_verified_bundle(site, walk):
     last = list(walk)[-1]
     assert last == f"rankbench verify results/{NAME}/results.tar.zst"
     assert "verified: its numbers were derived again" in walk[last]
-    table = table_of(site, NAME)
+    table = site.table(NAME)
     assert {row["status"] for row in table.values()} == {"ok", "unsupported"}, table
     assert table[TWO]["status"] == "ok"
 

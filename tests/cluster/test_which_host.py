@@ -15,7 +15,7 @@ import faulty_strategies
 import pytest
 import slurm_conf
 from allocations import Site
-from logins import queue, start, table_of
+from logins import queue, start
 from pretend_cluster import Cluster, daemon_environment
 from pretend_down import down
 from pretend_host import PretendError, check, wait_until
@@ -59,7 +59,7 @@ def test_a_host_that_a_quota_slows_is_named(site, profile):
     # So slow that it is found beside other programs, too.
     with quota(site.cluster.hosts["node3"], 0.15):
         said, _ = start(site, "rankbench.cli", "run", "each.yaml").communicate()
-    rows = table_of(site, "each")
+    rows = site.table("each")
     assert len(rows) == 4, said
     slow = [name for name, row in rows.items() if "slow-host" in row["marks"]]
     assert [name.rpartition("=")[2] for name in slow] == ["node3"], said
@@ -105,7 +105,7 @@ def test_a_preempted_job_is_repeated(forgetful):
     forgetful.cluster.run("sbatch", *urgent, "--wrap=sleep 5")
     said, _ = run.communicate(timeout=600)
     assert run.returncode == 1, said
-    row = table_of(forgetful, "endless")[cell]
+    row = forgetful.table("endless")[cell]
     assert row["status"] == "cancelled", row
     assert row["reason"].startswith("its Slurm job was preempted; rank 0 in training")
     assert "; Slurm says PREEMPTED on node1" in row["reason"]
@@ -120,7 +120,7 @@ def test_a_job_that_slurm_has_forgotten_has_ended(forgetful):
     os.killpg(run.pid, signal.SIGCONT)
     said, _ = run.communicate(timeout=600)
     assert run.returncode == 0, said
-    assert table_of(forgetful, "slow")[cell]["status"] == "ok"
+    assert forgetful.table("slow")[cell]["status"] == "ok"
 
 
 # For the daemon of accounting, which has its database here.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
-from logins import Snakemake, queue, table_of
+from logins import Snakemake, jobs, queue
 from pretend_host import INTERFACE, wait_until
 from site_files import SITE_FILE
 
@@ -47,11 +47,6 @@ def short(site: Site, snakemake: Snakemake) -> tuple[str, str]:
     given = ("--config", "experiment=short.yaml")
     snakemake(*given)
     return given
-
-
-def jobs(site: Site) -> dict[str, str]:
-    """Every job that the controller has not forgotten yet: number -> state, comment."""
-    return dict(line.split(maxsplit=1) for line in queue(site, "--states=all"))
 
 
 def files_of(site: Site, cell: str) -> dict[Path, tuple[int, bytes]]:
@@ -92,7 +87,7 @@ def test_rerun_of_a_cell_touches_that_cell_only(site, short, snakemake):
     (new,) = jobs(site).keys() - before.keys()
     assert jobs(site)[new].endswith(f"rule_job_wildcards_short_{TWO}")
     assert files_of(site, ONE) == other
-    attempts = {cell: row["attempt"] for cell, row in table_of(site, "short").items()}
+    attempts = {cell: row["attempt"] for cell, row in site.table("short").items()}
     assert attempts == {ONE: "1", TWO: "2"}
 
 
@@ -136,7 +131,7 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(site, run):
     assert "2 cells: 0 to measure, 2 measured" in again.stdout.read()
     assert again.wait() == 0
     assert [len(found) for found in site.records("lost").values()] == [1, 1]
-    assert {row["status"] for row in table_of(site, "lost").values()} == {"ok"}
+    assert {row["status"] for row in site.table("lost").values()} == {"ok"}
     said, _ = run(*status).communicate(timeout=600)
     assert f"ok             1/1  {TWO}\n" in said
     assert " on node" in said
@@ -157,7 +152,7 @@ def test_a_run_says_why_its_jobs_wait_when_the_reason_changes(site, run):
         assert any("jobs that wait (JobHeldUser): 1" in line for line in said)
         site.cluster.run("scontrol", "release", job)
     process.communicate(timeout=600)
-    assert table_of(site, "waits")[ONE]["status"] == "ok"
+    assert site.table("waits")[ONE]["status"] == "ok"
 
 
 def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
@@ -172,7 +167,7 @@ def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
     finally:
         facts.write_text(SITE_FILE)
     assert "invalid partition specified: nonsense" in said
-    row = table_of(site, "refused")[ONE]
+    row = site.table("refused")[ONE]
     assert row["status"] == "not-run"
     assert "invalid partition specified: nonsense" in row["reason"]
     assert "partition in site.yaml" in row["reason"]
@@ -194,7 +189,7 @@ def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
         snakemake("--config", "experiment=nice.yaml")
     finally:
         facts.write_text(SITE_FILE)
-    row = table_of(site, "lacking")[ONE]
+    row = site.table("lacking")[ONE]
     assert row["status"] == "not-run"
     assert "feature" in row["reason"]
     assert "correct sbatch in site.yaml" in row["reason"]

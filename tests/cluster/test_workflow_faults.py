@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import faulty_strategies
 import pytest
 from allocations import Site
-from logins import queue, table_of
+from logins import queue
 from pretend_host import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -102,7 +102,7 @@ def end_job(site: Site, strategy: str, order: str) -> None:
 @pytest.mark.parametrize("strategy", WORDS)
 def test_every_cell_has_its_row(site, outcome, strategy):
     cell, (status, words) = cell_of(strategy), WORDS[strategy]
-    row = table_of(site, "faults")[cell]
+    row = site.table("faults")[cell]
     assert row["status"] == status, row["reason"]
     assert words in row["reason"]
     log = f"results/faults/work/logs/{cell}.log"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Project, copy_project, find_images
+from evidence import read_table
 from rankbench.own_files import hash_file
 
 pytestmark = pytest.mark.integration
@@ -81,11 +81,6 @@ def make_project(root: Path, digits: Path, user: list[str], images: Path) -> Pro
     return project
 
 
-def read_rows(root: Path, name: str) -> dict[str, dict[str, str]]:
-    with open(root / f"results/{name}/table.csv") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
-
-
 def read_records(root: Path, name: str) -> dict[str, dict]:
     found = (root / f"results/{name}/records").glob("*/1/1/record.json")
     records = [json.loads(path.read_text()) for path in found]
@@ -112,7 +107,7 @@ def inside(
 
 
 def test_every_backend_trains_in_its_image(inside):
-    rows = read_rows(inside, "inside")
+    rows = read_table(inside, "inside")
     states = {
         (row["strategy"], row["backend"], row["launcher"]): row["status"]
         for row in rows.values()
@@ -179,7 +174,7 @@ def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
     own.chmod(0o555)
     project = make_project(open_tmp / "stale", digits_file, ordinary_user, own)
     project.measure(ONE)
-    (row,) = read_rows(project.root, "one").values()
+    (row,) = read_table(project.root, "one").values()
     assert row["status"] == "ok"
 
     # A later build of the same definition has other packages, so other bytes.
@@ -194,7 +189,7 @@ def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
     before = set((project.root / "results/one/records").rglob("record.json"))
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
-    (row,) = read_rows(project.root, "one").values()
+    (row,) = read_table(project.root, "one").values()
     # The row is stale, so it is measured as a new attempt; the other one stays.
     assert (row["status"], row["attempt"]) == ("ok", "2")
     assert before < set((project.root / "results/one/records").rglob("record.json"))
@@ -214,7 +209,7 @@ def test_native_rows_and_those_of_images_never_stand_in_one_table(
     site = project.root / "local_profile/site.yaml"
     site.write_text("software: native\n")
     project.measure(ONE)
-    (row,) = read_rows(project.root, "one").values()
+    (row,) = read_table(project.root, "one").values()
     assert row["status"] == "ok"
     site.write_text(SITE.format(images=images))
     cells = project.rankbench("run", "-n", "experiment.yaml").stdout
@@ -249,7 +244,7 @@ def test_the_images_that_the_documents_compare_are_probed_once(
     before = [path.read_bytes() for path in sidecars]
     rows = {
         (row["launcher"], row["image"]): row
-        for row in read_rows(project.root, "builds").values()
+        for row in read_table(project.root, "builds").values()
     }
     assert {key: (row["status"], row["torch"]) for key, row in rows.items()} == {
         ("spawn", "debian"): ("ok", "2.6.0+debian"),
@@ -265,5 +260,5 @@ def test_the_images_that_the_documents_compare_are_probed_once(
     # Nothing is probed again, and no rows become stale.
     project.measure(text)
     assert [path.read_bytes() for path in sidecars] == before
-    attempts = {row["attempt"] for row in read_rows(project.root, "builds").values()}
+    attempts = {row["attempt"] for row in read_table(project.root, "builds").values()}
     assert attempts <= {"1", ""}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ import pytest
 from pretend_host import wait_until
 
 from conftest import Project
-from evidence import read_record, trains
+from evidence import read_record, read_table, trains
 from rankbench.launch.process.evidence import last_error_line
 
 pytestmark = pytest.mark.integration
@@ -78,8 +77,7 @@ def cell_of(strategy: str, launcher: str = USUAL) -> str:
 
 
 def row_of(project, cell: str) -> dict[str, str]:
-    with open(project.root / "results/faults/table.csv") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}[cell]
+    return read_table(project.root, "faults")[cell]
 
 
 def launches_of(project, cell: str) -> dict[int, dict]:

@@ -13,9 +13,10 @@ import faulty_strategies
 import pytest
 from pretend_host import wait_until
 from test_faults import cell_of, prepare, row_of
-from test_run import read_table, records_of
+from test_run import records_of
 
 from conftest import Project
+from evidence import read_table
 
 pytestmark = pytest.mark.integration
 

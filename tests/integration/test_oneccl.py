@@ -10,9 +10,10 @@ import json
 from pathlib import Path
 
 import pytest
-from test_containers import make_project, read_records, read_rows
+from test_containers import make_project, read_records
 
 from conftest import find_images
+from evidence import read_table
 
 pytestmark = pytest.mark.oneccl
 
@@ -45,7 +46,7 @@ def test_horovod_trains_over_oneccl_by_each_of_its_launchers(
 ):
     project = make_project(open_tmp / "oneccl", digits_file, ordinary_user, images)
     project.measure(EXPERIMENT)
-    rows = read_rows(project.root, "oneccl").values()
+    rows = read_table(project.root, "oneccl").values()
     assert [row["status"] for row in rows] == ["ok"] * 4
     sidecar = json.loads((images / "oneccl-cpu.json").read_text())
     records = read_records(project.root, "oneccl").values()

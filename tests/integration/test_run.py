@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import Project, with_data
-from evidence import read_record
+from evidence import read_record, read_table
 from rankbench.launch.job.rounds import draw
 from unit.test_hostile_values import PIECES, make_values
 
@@ -36,11 +35,6 @@ backend_logs: true
 
 ONE = "single.none.1x2.lenet.digits.batch_size=32"
 DDP = "ddp.gloo.1x2.lenet.digits.batch_size=32"
-
-
-def read_table(root: Path, name: str = "small") -> dict[str, dict[str, str]]:
-    with open(root / f"results/{name}/table.csv") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
 
 
 def records_of(root: Path, cell: str = "*", name: str = "small") -> dict[str, bytes]:
@@ -69,7 +63,7 @@ def again(measured: Path, tmp_path: Path):
 
 @pytest.mark.first
 def test_every_cell_has_a_row_with_a_status(measured):
-    table = read_table(measured)
+    table = read_table(measured, "small")
     states = {cell: row["status"] for cell, row in table.items()}
     assert states == {
         ONE: "ok",
@@ -142,7 +136,7 @@ def test_a_dry_run_writes_nothing(project):
 def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again):
     """By make, which calls `rankbench rerun`, which calls Snakemake."""
     before = records_of(again.root)
-    table = read_table(again.root)
+    table = read_table(again.root, "small")
     makefile = Path(__file__).resolve().parents[2] / "Makefile"
     shutil.copy(makefile, again.root / "Makefile")
     # The environment that runs this test exists already.
@@ -153,7 +147,7 @@ def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again):
     after = records_of(again.root)
     assert after.items() >= before.items()
     assert set(after) - set(before) == {f"{ONE}/2/1/record.json"}
-    now = read_table(again.root)
+    now = read_table(again.root, "small")
     assert now[ONE]["attempt"] == "2"
     assert now[ONE]["throughput"] != table[ONE]["throughput"]
     assert now[DDP]["throughput"] == table[DDP]["throughput"]
@@ -174,7 +168,7 @@ def test_only_runs_a_part_and_the_rest_stays_in_the_table(project):
     done = project.snakemake("experiment=experiment.yaml", "only=strategy=single")
     assert done.returncode == 0, done.stdout
     assert list(records_of(project.root)) == [f"{ONE}/1/1/record.json"]
-    table = read_table(project.root)
+    table = read_table(project.root, "small")
     assert len(table) == 5
     assert table[ONE]["status"] == "ok"
     assert table[DDP]["status"] == "not-run"
@@ -202,7 +196,7 @@ def test_ranks_have_the_variables_of_their_cell(project):
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
-    fast, slow = read_table(project.root).values()
+    fast, slow = read_table(project.root, "small").values()
     assert fast["status"] == "ok", fast["reason"]
     assert slow["cell"].endswith(".RB_MODE=slow")
     assert slow["status"] == "crashed"
@@ -219,13 +213,13 @@ def test_setup_of_the_site_comes_before_the_ranks_and_its_faults_are_reasons(pro
     before = site.read_text()
     site.write_text(f"{before}\nsetup: |\n  export TORCH_MODE=fast\n")
     project.measure(text)
-    (row,) = read_table(project.root).values()
+    (row,) = read_table(project.root, "small").values()
     assert row["status"] == "ok", row["reason"]
     site.write_text(f"{before}\nsetup: |\n  module-x load cuda\n")
     project.experiment(text)
     project.snakemake("experiment=experiment.yaml", f"rerun={row['cell']}")
     site.write_text(before)
-    (row,) = read_table(project.root).values()
+    (row,) = read_table(project.root, "small").values()
     assert row["status"] == "cancelled"
     assert (
         "setup in site.yaml failed: module-x load cuda: exit status 127"
@@ -288,7 +282,7 @@ def test_a_changed_default_makes_rows_stale_and_a_run_measures_them(again):
     assert f"{ONE}  1 launch of 1 rank  (measured before the cell's" in done.stdout
     after = records_of(again.root)
     assert before.items() < after.items()
-    table = read_table(again.root)
+    table = read_table(again.root, "small")
     assert (table[ONE]["status"], table[ONE]["attempt"]) == ("ok", "2")
     assert (table[DDP]["status"], table[DDP]["throughput"]) == ("stale", "")
 
@@ -313,7 +307,7 @@ def in_turns(
 
 def test_launches_of_cells_take_turns(in_turns):
     project, printed = in_turns
-    rows = read_table(project.root).values()
+    rows = read_table(project.root, "small").values()
     # A row without a gate is marked, unless it is the reference of gates.
     states = {(row["strategy"], row["status"], row["marks"]) for row in rows}
     assert states == {("single", "ok", ""), ("ddp", "ok", "unchecked")}
@@ -346,13 +340,13 @@ def test_a_variable_of_the_shell_that_half_of_the_launches_had_is_named(
 ):
     root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
     project = Project(root.resolve())
-    before = read_table(project.root)
+    before = read_table(project.root, "small")
     (cell,) = (name for name, row in before.items() if row["strategy"] == "ddp")
     assert before[cell]["speedup"]
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     done = project.snakemake("experiment=experiment.yaml", f"more={cell}=6")
     assert done.returncode == 0, done.stdout
-    row = read_table(project.root)[cell]
+    row = read_table(project.root, "small")[cell]
     assert (row["status"], row["launches_ok"]) == ("ok", "6")
     assert "environment(NCCL_ALGO)" in row["marks"].split()
     # Half of its launches are like those of `single`, and half are not.
@@ -378,7 +372,7 @@ def test_the_answer_says_what_to_launch_next_and_run_does_it(in_turns, tmp_path)
     after = records_of(project.root)
     assert before.items() <= after.items()
     assert len(after) == 8
-    for row in read_table(project.root).values():
+    for row in read_table(project.root, "small").values():
         assert (row["attempt"], row["launches_ok"], row["launches"]) == ("1", "4", "4")
         assert row["ratios"] in ("", "paired")
     # The launches are kept, and nothing is pending.
@@ -431,16 +425,16 @@ def test_rows_of_a_rerun_base_are_unpaired_and_with_it_paired(project):
         "launches: 1\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
     )
     assert project.snakemake().returncode == 0
-    ddp, single = sorted(read_table(project.root))
+    ddp, single = sorted(read_table(project.root, "small"))
     options = ("experiment.yaml",)
     done = project.rankbench("rerun", *options, single)
     assert done.returncode == 0
     assert f"unpaired until they are, too: {ddp}" in done.stdout
-    row = read_table(project.root)[ddp]
+    row = read_table(project.root, "small")[ddp]
     assert (row["attempt"], row["ratios"]) == ("1", "unpaired")
     done = project.rankbench("rerun", "--with-base", *options, ddp)
     assert done.returncode == 0, done.stdout
-    table = read_table(project.root)
+    table = read_table(project.root, "small")
     assert (table[ddp]["attempt"], table[ddp]["ratios"]) == ("2", "paired")
     assert table[single]["attempt"] == "3"
 
@@ -463,19 +457,20 @@ def test_the_budget_ends_rounds_and_a_larger_one_continues(project):
     again = ("rerun", *options, "--only", "strategy=single,ddp")
     done = project.rankbench(*again)
     assert done.returncode == 0, done.stdout
-    ended = {name: row["launches_ok"] for name, row in read_table(project.root).items()}
-    for row in read_table(project.root).values():
+    table = read_table(project.root, "small")
+    ended = {name: row["launches_ok"] for name, row in table.items()}
+    for row in table.values():
         assert (row["status"], row["launches"]) == ("ok", "40")
         assert 1 <= int(row["launches_ok"]) < 40
         assert "budget" in row["marks"]
     assert project.rankbench("run", *options, "--no-plots").returncode == 0
-    table = read_table(project.root)
+    table = read_table(project.root, "small")
     assert {name: row["launches_ok"] for name, row in table.items()} == ended
     more = max(map(int, ended.values())) + 1
     project.experiment(f"{text.format(more)}budget: {50 * spent:.7f} device-hours\n")
     done = project.rankbench("run", *options, "--no-plots")
     assert done.returncode == 0, done.stdout
-    table = read_table(project.root).values()
+    table = read_table(project.root, "small").values()
     assert {(row["attempt"], row["launches_ok"]) for row in table} == {("2", str(more))}
 
 
@@ -486,7 +481,7 @@ def test_changed_rank_code_is_a_mark_not_a_rerun(again):
     done = again.snakemake()
     assert done.returncode == 0, done.stdout
     assert records_of(again.root) == before
-    row = read_table(again.root)[ONE]
+    row = read_table(again.root, "small")[ONE]
     assert row["status"] == "ok"
     assert "other-code" in row["marks"].split()
 
@@ -497,7 +492,7 @@ def test_launchers_measure_the_same_training(project):
         "launcher: [torch_launch, manual]\ninit_method: [env, tcp, file]\n"
         "launches: 1\nsteps: 3\nevaluate: true\ngate: false\n"
     )
-    rows = read_table(project.root).values()
+    rows = read_table(project.root, "small").values()
     refused = [row for row in rows if row["status"] == "unsupported"]
     assert len(refused) == 2
     assert all("needs the manual launcher" in row["reason"] for row in refused)
