@@ -119,9 +119,14 @@ def begin(desk: Desk) -> Callable[..., Case]:
         run = desk.start("run", *desk.experiment(name), "--no-plots")
         case = Case(desk, name, run, launcher)
         try:
-            wait_until(lambda: desk.trains(name, case.cell), "ranks train")
+            wait_until(
+                lambda: run.poll() is not None or desk.trains(name, case.cell),
+                "ranks train",
+            )
+            assert run.poll() is None
         except BaseException:
             run.kill()
+            print(run.communicate()[0])
             raise
         return case
 
