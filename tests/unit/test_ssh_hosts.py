@@ -350,9 +350,13 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(tmp_path, ssh, code):
     # It runs in the launch's folder of the host, whose paths it sees.
     script = (
         "pwd; cat work/launch.json; echo {} > work/rank0.json; echo log > rank0.log;"
+        "touch -d @1 work/rank0.json;"
         f"echo host > launcher.log; exit {code}"
     )
     (tmp_path / "launch/launcher.log").write_text("ours\n")
+    # It was fetched within the same second, before the rank has written all of it.
+    (work / "rank0.json").write_text("??\n")
+    os.utime(work / "rank0.json", (1, 1))
     found, said = run_step(SshHosts([session], {}), work, script)
     assert found == code, said
     assert re.match(rf"{cache}/launches/\w+\nit\n", said)

@@ -325,7 +325,9 @@ class RemoteStep:
         return well
 
     def _fetch(self, host: Connection, filters: Sequence[str]) -> None:
-        options = ("--recursive", "--times", *filters)
+        # rsync compares sizes and whole seconds: it would miss that a rank has moved on
+        # within the second of the last fetch.
+        options = ("--recursive", "--ignore-times", *filters)
         there = f"{host.name}:{self._there}/"
         host.rsync(there, to=f"{self._launch}/", options=options)
 
