@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -105,7 +106,9 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        beside.unlink(missing_ok=True)
+        # Where nothing can be written, nothing can be removed.
+        with suppress(OSError):
+            beside.unlink()
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
@@ -139,10 +142,10 @@ _FEW, _BYTES_PER_LIST = 1000, 8
 
 
 def read_json(path: Path, longest: int = LONGEST_JSON) -> Any:
-    """Read a JSON file, which may be anybody's.
+    """Read a JSON object from a file, which may be anybody's.
 
     Raises:
-        ValueError: the file is not valid JSON, or has more bytes or lists than any file
+        ValueError: the file is not one, or has more bytes or lists than any file
             of a run; the message names it.
     """
     try:
@@ -153,6 +156,8 @@ def read_json(path: Path, longest: int = LONGEST_JSON) -> Any:
         if data.count(b"[") + data.count(b"{") > _FEW + len(data) // _BYTES_PER_LIST:
             raise ValueError("it has more lists than any file of a run")
         value = json.loads(data, parse_constant=_refuse_constant)
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -359,8 +364,6 @@ def read_versioned(
         value = read_json(path, longest)
     except (IsADirectoryError, PermissionError) as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: not a JSON object")
     found = value.get("schema")
     # True equals 1, and so does 1.0.
     if type(found) is not int or found != version:

@@ -14,7 +14,7 @@ import pytest
 from rankbench import __version__
 from rankbench.cli import main
 from rankbench.record import BILL, GATE, Layout
-from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.verify import find_differences, verify_bundle
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.read import archive
 from rankbench.results.read.archive import unpack
@@ -157,6 +157,11 @@ def test_a_published_number_is_found_with_its_place(made, tmp_path):
     _, finding = verify_bundle(bundle).findings
     assert finding.where == f"row 4 of {cells[1]}, column throughput"
     assert finding.what == f"published '9999', made anew '{was}'"
+
+
+def test_a_row_may_only_have_another_number_of_columns():
+    (finding,) = find_differences("a.csv", b"a,b\n1\n", b"a,b\n1,\n")
+    assert finding.where == "row 2, column b"
 
 
 def test_their_own_files_are_neither_executed_nor_compiled(tmp_path):

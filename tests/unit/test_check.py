@@ -146,9 +146,8 @@ def test_bad_input(tmp_path, cli):
     path = tmp_path / "net.py"
     assert "net.py: cannot be read: No such" in cli("check", path, status=2).err
     path.write_text(MODEL.replace("EDIT", "pass"))
-    assert (
-        "expected NAME=VALUE" in cli("check", path, "--option", "width", status=2).err
-    )
+    for given, said in (("width", "expected NAME=VALUE"), ("widht=1", "mean 'width'")):
+        assert said in cli("check", path, "--option", given, status=2).err
 
 
 def test_a_script_says_what_it_lacks(tmp_path, capsys):

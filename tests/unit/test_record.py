@@ -58,16 +58,26 @@ def test_reader_never_sees_half_a_file(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "value.json"
-    write_json(path, 1)
+    write_json(path, {"a": 1})
 
     def fail(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_json(path, 2)
-    assert read_json(path) == 1
+        write_json(path, {"a": 2})
+    assert read_json(path) == {"a": 1}
     assert os.listdir(tmp_path) == ["value.json"]
+
+
+def test_where_nothing_can_be_removed_the_error_names_the_file(tmp_path, monkeypatch):
+    def fail(*_args: object, **_options: object) -> None:
+        raise OSError(30, "Read-only file system", "another")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr("pathlib.Path.unlink", fail)
+    with pytest.raises(OSError, match=r"Read-only file system: '.*value.json'"):
+        write_json(tmp_path / "value.json", {})
 
 
 def test_data_is_synced_before_the_file_appears(tmp_path, monkeypatch):
@@ -101,7 +111,7 @@ def test_unchanged_file_keeps_its_time(tmp_path):
     assert path.stat().st_mtime > 1000
 
 
-@pytest.mark.parametrize("data", [b"", b'{"a": 1', b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b'{"a": 1', b"\xff\xfe", b"[]", b"null"])
 def test_damaged_file_is_named(tmp_path, data):
     path = tmp_path / "record.json"
     path.write_bytes(data)

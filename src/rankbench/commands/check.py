@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankbench import schema
 from rankbench.commands._base import plan_run
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import (
@@ -25,7 +26,6 @@ from rankbench.project.preview import Preview
 from rankbench.project.run import Run
 from rankbench.say import say
 from rankbench.schedulers import scheduler_of
-from rankbench.schema import parse_yaml
 
 
 @command(
@@ -145,7 +145,11 @@ def _run(own: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
         name = other.name
         variants.own["data", name] = other.path
     sizes = data.sizes_of(variants.load("data", name).SHAPE)
-    return check_model(own.name, sizes, _read_options(arguments.option))
+    options = _read_options(arguments.option)
+    known = {"type": "object", "properties": own.facts["options"]}
+    known["additionalProperties"] = own.facts["open"]
+    schema.check(options, known, source="--option")
+    return check_model(own.name, sizes, options)
 
 
 def _read_options(given: Sequence[str]) -> dict[str, Any]:
@@ -154,5 +158,5 @@ def _read_options(given: Sequence[str]) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not (key and equals):
             raise ValueError(f"--option {word}: expected NAME=VALUE, such as width=64")
-        options[key] = parse_yaml(value, f"--option {word}")
+        options[key] = schema.parse_yaml(value, f"--option {word}")
     return options

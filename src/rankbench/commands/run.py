@@ -143,7 +143,7 @@ def _read_next(arguments: argparse.Namespace, question: str) -> str:
     if arguments.only:
         raise ValueError("--next and --only: give one of them, not both")
     path = plan_run(arguments).layout.answer("json")
-    workloads = read_json(path)["workloads"] if path.exists() else ()
+    workloads = read_json(path).get("workloads") if path.exists() else ()
     if not workloads:
         said = "has no numbers" if path.exists() else "is missing"
         raise ValueError(f"{path} {said}: run the experiment first, without --next")

@@ -64,7 +64,7 @@ def read_summary(layout: Layout, cell_id: str, attempt: int) -> Record | None:
     if not path.exists():
         return None
     found: Record = read_json(path)
-    enough = found.get("enough") if isinstance(found, dict) else ""
+    enough = found.get("enough")
     if not isinstance(enough, int | None):
         raise ValueError(f"{path} is damaged: enough: {enough!r:.60}, not a number")
     return {"image": None, "cell_hash": None, **found}

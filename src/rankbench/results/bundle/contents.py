@@ -125,8 +125,7 @@ def find_code(
     """
     measured = {record["code"].get("rank") for record in records}
     for description in sorted(layout.code.glob("*/code.json")):
-        told = read_json(description)
-        if isinstance(told, dict) and told.get("rank") in measured:
+        if read_json(description).get("rank") in measured:
             yield description
             copy = description.parent
             for part in _OF_CODE:

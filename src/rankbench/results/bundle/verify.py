@@ -312,7 +312,9 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
             what = "is missing" if left is None else "does not follow from the records"
         else:
             pairs = enumerate(itertools.zip_longest(left, right, fillvalue=""))
-            place, pair = next((at, both) for at, both in pairs if both[0] != both[1])
+            differ = ((at, both) for at, both in pairs if both[0] != both[1])
+            # One of them may only have more columns, which are empty.
+            place, pair = next(differ, (min(len(left), len(right)), ("", "")))
             if is_table and place < len(header):
                 row = dict(zip(header, right, strict=False))
                 of = f" of {row['cell']}" if "cell" in row else ""
