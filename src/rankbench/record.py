@@ -361,7 +361,7 @@ def read_versioned(
         ValueError: it is damaged or of another version; names the file.
     """
     try:
-        value = read_json(path, longest)
+        value: Record = read_json(path, longest)
     except (IsADirectoryError, PermissionError) as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     found = value.get("schema")

@@ -99,7 +99,7 @@ def test_each_row_gets_a_verdict(tmp_path, here, cli):
     assert found["counts"] == {"PASS": measured, "no number": others}
     cli(*run, "1.9", status=1)
     cli(*run, "1", status=3)
-    assert "invalid float value" in cli(*run, bundle, status=2).err
+    assert "expected a share" in cli(*run, bundle, status=2).err
 
 
 PARTITIONS = """
