@@ -70,7 +70,7 @@ def test_columns_and_rows_are_those_of_the_plan(layout, example):
     assert list(example) == [row.id for row in read(layout).rows]
 
 
-BASE = "single.none.1x1.convnet.digits = 803.9/s"
+BASE = "single.none.1x1.convnet.digits = 803.9 samples/s"
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_notes_explain_what_occurs(layout, suffix):
     for part in (
         "means over launches",
         "batch_size is per model replica",
-        "single.none.1x1 = 803.9/s",
+        "single.none.1x1 = 803.9 samples/s",
         "was not launched in the same rounds",
         "ranks share a core or a GPU",
         "nccl carries CUDA tensors only",

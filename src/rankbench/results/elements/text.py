@@ -95,10 +95,8 @@ def show_estimate(number: Estimate | None) -> Text:
 
 
 def describe_base(base: Summary) -> str:
-    """``single.none.1x1.convnet.digits = 812.3/s``; tokens are named."""
-    # Without a name it is samples, as in all tables that have been published.
-    unit = "" if base.cell.unit == "samples" else f" {base.cell.unit}"
-    return f"{base.id} = {figures(base.rate)}{unit}/s"
+    """``single.none.1x1.convnet.digits = 812.3 samples/s``."""
+    return f"{base.id} = {figures(base.rate)} {base.cell.unit}/s"
 
 
 def one_line(text: str) -> str:
