@@ -225,7 +225,7 @@ class PanelPlot:
     """A plot of all cells, with a panel for each group that may be compared.
 
     Attributes:
-        name, question, caption: as of `Drawing`.
+        name, question: as of `Drawing`.
         says: whether a panel says anything. The others are not drawn.
         height: of a panel in inches.
         draw: draws a panel, given the style of each series by its name. It returns what
@@ -236,11 +236,11 @@ class PanelPlot:
             none.
         beside: axes of a panel, beside each other.
         always: whether it is there, with a sentence, even if no cell is ok.
+        caption: as of `Drawing`; by default what the docstring of `draw` says.
     """
 
     name: str
     question: str
-    caption: str
     draw: Callable[[Sequence[plotting.Axes], Panel, Styles], Ends | None]
     says: Callable[[Panel], bool] = lambda _: True
     height: Callable[[Panel], float] = lambda panel: fit_labels(len(panel.series))
@@ -249,6 +249,12 @@ class PanelPlot:
     explains: str = "means"
     beside: int = 1
     always: bool = False
+    caption: str = ""
+
+    @property
+    def reading(self) -> str:
+        """How to read it."""
+        return self.caption or read_docstring(self.draw)
 
 
 def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawing]:
@@ -260,7 +266,7 @@ def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawin
             yield Drawing(
                 name=plot.name,
                 question=plot.question,
-                caption=plot.caption,
+                caption=plot.reading,
                 make=partial(_draw, plot, panels, found.panels) if panels else nothing,
             )
 
@@ -294,7 +300,7 @@ def make_plot_section(
 
     section = Section(
         title=title,
-        reading=plots[0].caption,
+        reading=plots[0].reading,
         order=order,
         make=make,
         columns={"cell": str, **columns},

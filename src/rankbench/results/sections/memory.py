@@ -52,6 +52,10 @@ def _says(panel: Panel) -> bool:
 
 
 def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
+    """Peak memory of steps, of the rank that takes most, in GiB, and how much there is
+    for a rank (red). Dots: every rank of every launch; those beyond the axis are
+    counted at its end.
+    """
     (axes,) = grid
     rows = plotting.each_row(panel)
     largest = max(point.numbers["memory_mib"].value for _, point in rows)
@@ -86,11 +90,6 @@ def _explain(panels: Sequence[Panel]) -> Sequence[plotting.Artist]:
 _PLOT = PanelPlot(
     name="memory",
     question="Does it fit?",
-    caption=(
-        "Peak memory of steps, of the rank that takes most, in GiB, and how much there "
-        "is for a rank (red). Dots: every rank of every launch; those beyond the axis "
-        "are counted at its end."
-    ),
     says=_says,
     height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,

@@ -80,6 +80,11 @@ def split_step(point: Summary) -> dict[str, float]:
 
 
 def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
+    """Mean time of a step by phase, over ranks and launches, and how much longer the
+    slowest rank takes: together the step of the table. Beneath: every launch, and 5 to
+    95 % of all steps. If launches differ by more than their steps do, more steps would
+    not have shown it.
+    """
     (axes,) = grid
     rows = plotting.each_row(panel)
     records = {point.id: point.records[0] for _, point in rows}
@@ -137,13 +142,6 @@ def _explain(panels: Sequence[Panel]) -> Sequence[plotting.Artist]:
 _PLOT = PanelPlot(
     name="phases",
     question="Where does the time of a step go?",
-    caption=(
-        "Mean time of a step by phase, over ranks and launches, and how much longer "
-        "the slowest rank takes: together the step of the table. Beneath: every "
-        "launch, and 5 to 95 % of all steps. If "
-        "launches differ by more than their steps do, more steps would not have shown "
-        "it."
-    ),
     height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
     lines={"5 to 95 % of steps": "-"},

@@ -30,6 +30,10 @@ def _label(point: Summary) -> str:
 
 
 def _draw_rates(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
+    """Cells by throughput, the fastest first: mean over launches (large) and every
+    launch (small). Behind it the speedup with its bracket, which is within rounds: rows
+    differ from the base if it excludes 1, however the launches lie.
+    """
     (axes,) = grid
     rows = plotting.each_row(panel)
     rows.sort(key=lambda row: -row[1].rate)
@@ -164,7 +168,9 @@ def _finish_exposed(axes: plotting.Axes, panel: Panel, devices: Sequence[int]) -
 
 
 def _draw_cost(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
-    """Cost against time, and a line through the rows that no other row beats."""
+    """Device-hours against hours for a million samples or tokens: lower is cheaper,
+    further left is faster. Dotted: rows that no other row beats in both.
+    """
     (axes,) = grid
     cheapest = min(map(device_hours, panel.points), key=lambda one: one.value)
     factor, unit = choose_unit(cheapest)
@@ -198,12 +204,6 @@ _PLOTS = (
     PanelPlot(
         name="throughput",
         question="Which is the fastest?",
-        caption=(
-            "Cells by throughput, the fastest first: mean over launches (large) and "
-            "every launch (small). Behind it the speedup with its bracket, which is "
-            "within rounds: rows differ from the base if it excludes 1, however the "
-            "launches lie."
-        ),
         height=lambda panel: _ROW * len(panel.points) + 0.7,
         draw=_draw_rates,
         explains="launches",
@@ -238,11 +238,6 @@ _PLOTS = (
     PanelPlot(
         name="cost",
         question="What does it cost to be faster?",
-        caption=(
-            "Device-hours against hours for a million samples or tokens: lower is "
-            "cheaper, further left is faster. Dotted: rows that no other row beats in "
-            "both."
-        ),
         says=_compares(per_device),
         draw=_draw_cost,
         lines={"none is both faster and cheaper": ":"},
