@@ -429,7 +429,7 @@ def test_rows_of_a_rerun_base_are_unpaired_and_with_it_paired(project):
     options = ("experiment.yaml",)
     done = project.rankbench("rerun", *options, single)
     assert done.returncode == 0
-    assert f"unpaired until they are, too: {ddp}" in done.stdout
+    assert f"as their base is: {ddp}" in done.stdout
     row = read_table(project.root, "small")[ddp]
     assert (row["attempt"], row["ratios"]) == ("1", "unpaired")
     done = project.rankbench("rerun", "--with-base", *options, ddp)

@@ -51,9 +51,9 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
         needed = [base for cell in wanted for base in bases.get(cell, ()) if base]
         wanted = list(dict.fromkeys([*wanted, *needed]))
     left = [cell for cell in bases.keys() - {*wanted} if {*bases[cell]} & {*wanted}]
-    if left:
-        said = f"until they are, too: {', '.join(sorted(left))}"
-        say(f"their base is measured again, so these are unpaired {said}", aside=True)
+    if left := sorted(filter(run.layout.attempts, left)):
+        said = "these are unpaired until they are measured again, as their base is: "
+        say(said + ", ".join(left), aside=True)
     arguments.rerun = ",".join(wanted)
     run = plan_run(arguments, probe=True)
     status = execute(run, argv_for(arguments), arguments)
