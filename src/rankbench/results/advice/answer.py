@@ -377,7 +377,7 @@ def _why_undecided(
             counts = f"{len(causes)} of {every} launches of {names[name]}"
             return f"{causes[-1]}; {counts} were disturbed"
     if all(rival.verdict == choice.APART for rival in fastest.rivals):
-        return "no two rows were launched in the same rounds, so nobody compares them"
+        return "no two rows were launched in the same rounds, so none are compared"
     if noisy := choice.find_noisy(fastest.rivals):
         for name, row in rest_on.items():
             if row.slow_host:
