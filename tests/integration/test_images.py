@@ -400,7 +400,8 @@ def test_an_image_is_pulled_by_its_digest_and_probed(built, registry):
     images.umask = 0o077
     done = images.run("own")
     assert done.returncode == 0, done.stdout
-    files = " ".join(str(images.dir / f"own.given.{end}") for end in ("sif", "json"))
+    ends = ("sif", "json", "cdx.json")
+    files = " ".join(str(images.dir / f"own.given.{end}") for end in ends)
     assert f"other users cannot read it (umask): chmod o+r {files}" in done.stdout
     known = json.loads((images.dir / "own.given.json").read_text())
     assert known["source"].startswith(f"docker://{registry.address}/group/own@sha256:")

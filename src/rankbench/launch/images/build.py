@@ -179,11 +179,12 @@ def _make(work: Work, settings: Mapping[str, Any]) -> None:
         if sif == beside:
             os.replace(beside, image.file)
         write_json(image.sidecar, sidecar)
-        write_json(image.sidecar.with_suffix(BILL), make_bill(sidecar))
+        bill = image.sidecar.with_suffix(BILL)
+        write_json(bill, make_bill(sidecar))
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")
-    files = (image.file, image.sidecar)
+    files = (image.file, image.sidecar, bill)
     if closed := [str(f) for f in files if not f.stat().st_mode & stat.S_IROTH]:
         work.say(f"other users cannot read it (umask): chmod o+r {' '.join(closed)}")
 
