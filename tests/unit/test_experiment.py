@@ -83,10 +83,10 @@ def test_all_wrong_names_are_said_at_once(tmp_path):
     text = (
         "name: x\nstrategy:\n  - sinlge\n  - ddp: {bucket_bm: 1}\n"
         "model:\n  - nett\n  - emulated: {layers: [0, 1, two]}\n  - ./absnet\n"
-        "data: minst\nimage: glo\nenv: {RANK: 1, OMP_NUM_THREADS: 1}\n"
+        "data: minst\nimage: glo\nenv: {RANK: 1}\n"
     )
     found = {3: "strategy", 4: "'bucket_bm'", 6: "model", 7: "model.emulated"}
-    found |= {8: "model", 9: "data", 10: "image", 11: "env.OMP_NUM_THREADS"}
+    found |= {8: "model", 9: "data", 10: "image", 11: "env.RANK"}
     assert lines_of_mistakes(tmp_path, text) == found
     text = (
         "name: x\nstrategy: ddp\nblocks:\n  - model: nett\n  - data: minst\n"

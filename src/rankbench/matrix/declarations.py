@@ -262,7 +262,7 @@ def _read_model(path: Path) -> dict[str, Any]:
 
 def _read_data(path: Path) -> dict[str, Any]:
     declared, defined = literals(path), defined_names(read_source(path))
-    if "SHAPE" not in declared:
+    if not isinstance(declared.get("SHAPE"), dict):
         raise ValueError(f"{path}: has no SHAPE = {{...}} of literals ({_OF_DATA})")
     if "generate" not in defined:
         raise ValueError(f"{path}: has no function generate ({_OF_DATA})")

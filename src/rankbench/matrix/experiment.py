@@ -342,13 +342,10 @@ def _read_overrides(
     allowed = {key: rule for key, rule in properties.items() if key not in _FIXED}
     rules = {**schema, "properties": allowed, "required": []}
     overrides = {}
-    with gather() as each:
-        for name, keys in given.get("overrides", {}).items():
-            overrides[name] = _with_lists(keys, schema)
-            with each():
-                check({"name": name}, {"properties": properties}, source="overrides")
-            with each():
-                check(overrides[name], rules, source=f"overrides.{name}")
+    for name, keys in given.get("overrides", {}).items():
+        check({"name": name}, {"properties": properties}, source="overrides")
+        overrides[name] = _with_lists(keys, schema)
+        check(overrides[name], rules, source=f"overrides.{name}")
     return overrides
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rankbench.cell import Cell, spell_value
 from rankbench.invocation import named_in, rankbench_command
 from rankbench.plan import Plan, PlannedCell
-from rankbench.schema import did_you_mean, gather, naming
+from rankbench.schema import did_you_mean, naming
 
 
 def find_matching(cells: Mapping[str, Cell], text: str) -> set[str]:
@@ -27,25 +27,23 @@ def find_matching(cells: Mapping[str, Cell], text: str) -> set[str]:
     }
     keys = sorted({key for own in fields.values() for key in own})
     found, seen = {*cells}, set()
-    with gather() as each:
-        for part in text.split():
-            with each():
-                key, equals, values = part.partition("=")
-                wanted = {*values.split(",")}
-                if not (key and equals and all(wanted)):
-                    raise ValueError(f"{part!r} is not key=value,value")
-                if key in seen:
-                    raise ValueError(f"{key!r} appears twice in {text!r}")
-                if key not in keys:
-                    raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
-                seen.add(key)
-                present = {own[key] for own in fields.values() if key in own}
-                for value in sorted(wanted - present):
-                    raise ValueError(
-                        f"no cell has {key}={value} (there are "
-                        f"{', '.join(sorted(present))}){did_you_mean(value, present)}"
-                    )
-                found = {name for name in found if fields[name].get(key) in wanted}
+    for part in text.split():
+        key, equals, values = part.partition("=")
+        wanted = {*values.split(",")}
+        if not (key and equals and all(wanted)):
+            raise ValueError(f"{part!r} is not key=value,value")
+        if key in seen:
+            raise ValueError(f"{key!r} appears twice in {text!r}")
+        if key not in keys:
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
+        seen.add(key)
+        present = {own[key] for own in fields.values() if key in own}
+        for value in sorted(wanted - present):
+            raise ValueError(
+                f"no cell has {key}={value} (there are {', '.join(sorted(present))})"
+                f"{did_you_mean(value, present)}"
+            )
+        found = {name for name in found if fields[name].get(key) in wanted}
     if not seen:
         raise ValueError("an empty filter: expected key=value,value")
     if not found:

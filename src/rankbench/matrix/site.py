@@ -13,7 +13,6 @@ from rankbench.schedulers import scheduler_of
 from rankbench.schema import (
     check,
     did_you_mean,
-    gather,
     in_file,
     load_schema,
     load_yaml,
@@ -105,19 +104,17 @@ def read_env(given: Mapping[str, str | float]) -> dict[str, str]:
     Raises:
         ValueError: rankbench sets one of them itself, or a value is not one line.
     """
-    with gather() as each:
-        for name, value in given.items():
-            with each():
-                if any(ord(char) < 32 for char in str(value)):
-                    raise ValueError(
-                        f"env.{name}: expected one line, without control characters, "
-                        f"not {value!r:.60}: launchers cannot pass others on"
-                    )
-                if name in OWN_VARIABLES:
-                    raise ValueError(
-                        f"env.{name}: rankbench sets this variable itself; "
-                        f"{OWN_VARIABLES[name]}"
-                    )
+    for name, value in given.items():
+        if any(ord(char) < 32 for char in str(value)):
+            raise ValueError(
+                f"env.{name}: expected one line, without control characters, not "
+                f"{value!r:.60}: launchers cannot pass others on"
+            )
+        if name in OWN_VARIABLES:
+            raise ValueError(
+                f"env.{name}: rankbench sets this variable itself; "
+                f"{OWN_VARIABLES[name]}"
+            )
     return {name: str(value) for name, value in sorted(given.items())}
 
 
@@ -147,19 +144,15 @@ def check_sbatch(given: Mapping[str, Any]) -> None:
     Raises:
         ValueError: rankbench sets one of them itself, or one is false.
     """
-    with gather() as each:
-        for name, value in given.items():
-            with each():
-                # sbatch takes the beginning of a name for the whole.
-                for own, remedy in OWN_SBATCH.items():
-                    if own.startswith(name):
-                        raise ValueError(
-                            f"sbatch.{name}: rankbench sets --{own} itself; {remedy}"
-                        )
-                if value is False:
-                    raise ValueError(
-                        f"sbatch.{name}: expected true or a value, got false"
-                    )
+    for name, value in given.items():
+        # sbatch takes the beginning of a name for the whole.
+        for own, remedy in OWN_SBATCH.items():
+            if own.startswith(name):
+                raise ValueError(
+                    f"sbatch.{name}: rankbench sets --{own} itself; {remedy}"
+                )
+        if value is False:
+            raise ValueError(f"sbatch.{name}: expected true or a value, got false")
 
 
 def check_images(given: Mapping[str, Any], place: str) -> None:
