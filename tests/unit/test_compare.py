@@ -393,7 +393,10 @@ def write_nights(root: Path, *rates: float) -> list[Path]:
     return files
 
 
-def test_by_date_each_run_is_compared_with_the_one_before(tmp_path, cli, compare_json):
+def test_by_date_each_run_is_compared_with_the_one_before(
+    tmp_path, cli, compare_json, monkeypatch
+):
+    monkeypatch.setattr("rankbench.commands._terminal.WIDTH", 140)
     options = (*write_nights(tmp_path, 1000, 1004, 850, 853), "--by", "date")
     found = compare_json(*options, status=3)
     bases = [(Path(c["side"]).name, Path(c["base"]).name) for c in found["cells"][::2]]
