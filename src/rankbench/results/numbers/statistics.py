@@ -106,13 +106,12 @@ class Estimate:
         The width of the interval has two significant digits, and no number has more
         than four. Decimals may be negative; None: four digits of each number.
         """
-        found = self.mapped(round_off)
-        low, high = found.interval or (0.0, 0.0)
-        width, largest = high - low, max(map(abs, (found.value, low, high)))
+        low, high = self.interval or (0.0, 0.0)
+        width, largest = high - low, max(map(abs, (self.value, low, high)))
         if not (0 < width < math.inf and largest < math.inf):
-            return found, None
+            return self.mapped(round_off), None
         places = min(1 - _exponent(width), DIGITS - 1 - _exponent(largest))
-        return found.mapped(lambda value: round(value, places)), places
+        return self.mapped(lambda value: round(value, places)), places
 
     def mapped(self, function: Callable[[float], float]) -> Estimate:
         """The estimate of an increasing function of the quantity."""
