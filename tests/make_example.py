@@ -110,7 +110,6 @@ def make_for_gallery(name: str) -> None:
         rf"^```yaml\n(name: {name}\n.*?)^```$", text, re.M | re.S
     )
     if rate := RATES[name]:
-        sys.path.insert(0, str(ROOT / "tests/cluster"))
         from demo import run
 
         refuse(results)
@@ -160,6 +159,8 @@ def main() -> None:
     )
     parser.add_argument("--name", choices=RATES, help="an example of the gallery")
     arguments = parser.parse_args()
+    # A program finds only modules of its own folder.
+    sys.path.append(str(ROOT / "tests/cluster"))
     if arguments.name:
         make_for_gallery(arguments.name)
         return
