@@ -535,7 +535,10 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("old twin --margin 3", "--margin: expected a share below 1"),
         ("old twin --at-least 0", "--at-least: expected a share"),
-        ("old twin --at-least 90%", "--at-least: expected a share, such as 0.9"),
+        (
+            "old twin --at-least 90%",
+            "--at-least: expected a share above 0 and below 2, such as 0.9",
+        ),
         ("old twin --models --tolerance nan", "--tolerance: expected a number"),
         ("old --at-least 0.9", "old is one side"),
         ("empty twin --at-least 1", "no row has a throughput"),

@@ -130,7 +130,7 @@ _NUMBERS = {
     "MARGIN": _number("a share below 1, such as 0.03 for 3 %", 0, 1),
     "MINUTES": _number("minutes, such as 10", 0, math.inf),
     "P": _number("at least 0.5 and less than 1, such as 0.95", 0.5, 1),
-    "SHARE": _number("a share, such as 0.9 for 90 %", 1e-9, 2),
+    "SHARE": _number("a share above 0 and below 2, such as 0.9 for 90 %", 1e-9, 2),
     "X": _number("a number, such as 1e-6", 0, math.inf),
 }
 

@@ -97,7 +97,9 @@ def _predict(arguments: argparse.Namespace, found: ResultSet, layout: Layout) ->
             load_catalog().for_cuda(plan.site["cuda_flavour"]).with_own(plan.own),
         )
     except KeyError as error:  # It may come from anywhere.
-        raise ValueError(f"{layout.plan} is damaged: its site lacks {error}") from error
+        raise ValueError(
+            f"{layout.plan} is damaged, or of another rankbench: it lacks {error}"
+        ) from error
     if not targets:
         raise ValueError("--at: all of these topologies are measured, or are of single")
     made = list(predict(found.rows, targets, found.price))

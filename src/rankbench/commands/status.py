@@ -86,7 +86,9 @@ def _describe(
 ) -> Iterator[str]:
     """Lines about a cell; all about it if its launches were read."""
     yield f"{row['status']:<12} {row['launches']:>5}  {row['cell']}"
-    lines = textwrap.wrap(row["reason"], _REASON, break_long_words=False)
+    lines = textwrap.wrap(
+        row["reason"], _REASON, break_long_words=False, break_on_hyphens=False
+    )
     if row["where"]:
         lines += [f"{row['where']}; log: {row['log']}", f"again: {row['rerun']}"]
     yield from (f"{'':20}{line}" for line in lines)

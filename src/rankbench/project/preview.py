@@ -126,6 +126,7 @@ class Preview:
             "in_rounds": self.in_rounds,
             "jobs": self.jobs,
             "too_long": self.too_long,
+            "device_hours_by_allocation": self.held,
         }
 
     def _device_hours(self, each: Mapping[str, float]) -> float:
@@ -189,7 +190,9 @@ class Preview:
                 f"{self.jobs[longest]['minutes']} minutes on {hosts}: {longest}"
             )
         if self.held:
-            hours = ", ".join(f"{name} {own:.3g}" for name, own in self.held.items())
+            hours = ", ".join(
+                f"{name} {_plain(own)}" for name, own in self.held.items()
+            )
             said = "device-hours at most, idle hosts included, by allocation"
             lines.append(f"{said}: {hours}")
         if self.apart:
@@ -206,7 +209,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _plain(number: float) -> str:
-    """Three digits, without an exponent."""
+    """Three digits, without an exponent below a million."""
     return f"{float(f'{number:.3g}'):,g}"
 
 

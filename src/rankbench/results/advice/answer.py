@@ -55,13 +55,26 @@ _QUESTIONS = {
 
 # Part of a loss -> what it is, and what may help.
 _PARTS = {
-    "computation": ("slower computation", "a larger batch_size"),
-    "waiting": ("waiting for slower ranks", "devices that nothing else uses"),
-    "transfer": ("moving bytes", "a larger batch_size: fewer bytes for a sample"),
-    "input": ("waiting for data", "more num_workers"),
-    "host": ("an idle GPU", "compile: true"),
+    "computation": (
+        "slower computation",
+        "faster computation",
+        "a larger batch_size",
+    ),
+    "waiting": (
+        "waiting for slower ranks",
+        "less waiting for ranks",
+        "devices that nothing else uses",
+    ),
+    "transfer": (
+        "moving bytes",
+        "fewer bytes",
+        "a larger batch_size: fewer bytes for a sample",
+    ),
+    "input": ("waiting for data", "less waiting for data", "more num_workers"),
+    "host": ("an idle GPU", "a busier GPU", "compile: true"),
     "unexplained": (
         "overhead of messages",
+        "less overhead of messages",
         "another backend, or a larger batch_size: fewer messages for a sample",
     ),
 }
@@ -613,17 +626,17 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Note]:
         return
     parts = sorted(lost.parts.items(), key=lambda one: -one[1].value)
     said = []
-    for name, part in parts[:2]:
+    for name, part in parts:
         if part.value >= 0.05 * lost.lost.value:
             words = _PARTS[name][0]
             if name == "computation" and not lost.is_separate:
                 words += " or communication, which its phases do not separate"
             said.append(f"{figures(part.value, 2)} {words}")
     name, gain = parts[-1]
-    if gain.value <= -0.05 * lost.lost.value:  # Parts add up.
-        said.append(f"less {figures(-gain.value, 2)} by faster {name}")
+    if gain.value <= -0.05 * lost.lost.value:  # All parts add up.
+        said.append(f"less {figures(-gain.value, 2)} by {_PARTS[name][1]}")
     step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
-    more = [f"try {_PARTS[parts[0][0]][1]}"]
+    more = [f"try {_PARTS[parts[0][0]][2]}"]
     hosts = {host["host"] for record in best.records for host in record["hosts"]}
     links = [link for pair, link in found.links.items() if {*pair} <= hosts]
     if links:

@@ -164,7 +164,8 @@ def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
         is_file = sidecar.is_file() and not sidecar.is_symlink()
         if is_file and read_json(sidecar).get("sha256") == image["sha256"]:
             yield f"{IMAGES}{name}.json", sidecar
-            if (bill := sidecar.with_suffix(BILL)).is_file():
+            bill = sidecar.with_suffix(BILL)
+            if bill.is_file() and not bill.is_symlink():
                 yield f"{IMAGES}{name}{BILL}", bill
 
 

@@ -325,6 +325,8 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
             start = max(0, len([*alike]) - _WIDTH // 3)
             theirs, ours = (one[start : start + _WIDTH] for one in pair)
             what = f"published {theirs!r}, made anew {ours!r}"
+            if pair == ("", ""):
+                what = f"published {len(left)} columns, made anew {len(right)}"
         found.append(Finding(name, what, where))
     # The files may differ in the kind of line ends, for example.
     said = "differs from the one made anew in white space"

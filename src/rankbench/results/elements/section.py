@@ -34,8 +34,12 @@ MOST_PANELS, _MOST_CELLS = 6, 60
 
 # Type of a column -> type of its values in a data frame. An `Estimate` is three columns
 # of numbers: NAME, NAME_lo and NAME_hi; in a column of float, its value alone.
-_TYPES: dict[Any, str]
-_TYPES = {str: "object", int: "Int64", float: "float64", Estimate: "float64"}
+_TYPES: dict[Any, str] = {
+    str: "object",
+    int: "Int64",
+    float: "float64",
+    Estimate: "float64",
+}
 _TYPES |= {kind | None: name for kind, name in _TYPES.items()}
 
 # A column that holds nothing else says nothing to readers.

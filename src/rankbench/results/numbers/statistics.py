@@ -327,7 +327,7 @@ class Fit:
         enough = np.minimum(every.sum(axis=1), min(MIN_LAUNCHES, len(rounds)))
         self._paired = counted & (common >= np.minimum.outer(enough, enough))
         # The table and both questions of the answer ask for the same ratios.
-        self.ratio = cache(self._find_ratio)
+        self.ratio: Callable[[str, str], LogRatio | None] = cache(self._find_ratio)
 
     def is_paired(self, name: str, base: str) -> bool:
         """Whether enough launches of both cells were in the same rounds."""

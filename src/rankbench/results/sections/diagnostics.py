@@ -137,7 +137,7 @@ def _list_launches(summary: Summary) -> Iterator[Fields]:
 
 
 def _describe_scatter(summary: Summary) -> Iterator[Fields]:
-    """interquartile range over the median. Between: of the throughput of launches. More
+    """Interquartile range over the median. Between: of the throughput of launches. More
     launches show it, more steps do not. Within: of the steps of a launch, median over
     launches. Warm-up: the most steps that any launch leaves out.
     """
@@ -153,7 +153,7 @@ def _describe_scatter(summary: Summary) -> Iterator[Fields]:
 
 
 def _describe_training(summary: Summary) -> Iterator[Fields]:
-    """means over launches. An epoch lasts as long as its slowest rank; later epochs:
+    """Means over launches. An epoch lasts as long as its slowest rank; later epochs:
     all whole epochs but the first. Loss: at the first and the last timed step. Busiest
     expert: its tokens over an equal share, mean over blocks.
     """
@@ -193,7 +193,7 @@ def _busiest_expert(ranks: Sequence[Record]) -> float | None:
 
 
 def _describe_ranks(summary: Summary) -> Iterator[Fields]:
-    """means over launches. CPU: of one core, so that a rank with two busy threads has
+    """Means over launches. CPU: of one core, so that a rank with two busy threads has
     200 %. GPU: share of the time in which any kernel ran. A GPU that is idle while
     another is busy waits for it. Memory: peak of each rank, median.
     """
@@ -219,7 +219,7 @@ def _describe_ranks(summary: Summary) -> Iterator[Fields]:
 
 
 def _compare_timers(summary: Summary) -> Iterator[Fields]:
-    """milliseconds of a step, means over ranks and launches. Ours: over the timed
+    """Milliseconds of a step, means over ranks and launches. Ours: over the timed
     window. DDP times its first 10 steps and then one in 100, warm-up included. Its
     forward ends with the model's output, ours with the loss. Its communication, less
     what overlaps with backward, begins with the first full bucket, ours with the last
@@ -254,8 +254,10 @@ def _list(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def _find_environment(measured: Sequence[Summary]) -> dict[str, str]:
-    """of all rows. Several values: hosts or rows differ; hardware then says how many
+    """Of all rows. Several values: hosts or rows differ; hardware then says how many
     hosts have it.
+
+    Empty if no record names a host.
     """
     records = [record for s in measured for record in s.records]
     # If a host changed between launches, its latest state is shown.

@@ -95,14 +95,14 @@ def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> None:
     for place, (series, point) in enumerate(rows):
         # Beneath its bar.
         each, at = point.launches["step_ms"].tolist(), place + 0.3
-        most = _steps_between(point)
-        axes.hlines(at, *most, color="0.6", lw=0.8)
+        between = _steps_between(point)
+        axes.hlines(at, *between, color="0.6", lw=0.8)
         plotting.draw_launches(axes, each, [at] * len(each), styles[series.name])
         name = plotting.name_point(series, point)
         names.append(f"{name} ({samples[point.id]})" if differ else name)
         texts.append(str(show_estimate(point.numbers["step_ms"])))
         beyond.append(each)
-        ends += [*each, most[1]]
+        ends += [*each, between[1]]
     longest = max(point.numbers["step_ms"].value for _, point in rows)
     end = min(_BEYOND * longest, 1.03 * max(ends))
     plotting.finish_rows(axes, names, texts, end=end, beyond=beyond)

@@ -61,7 +61,7 @@ def _row(summary: Summary) -> dict[str, Any]:
     }
 
 
-def find_sweeps(panel: Panel) -> dict[str, list[tuple[Series, Summary]]]:
+def _find_runs(panel: Panel) -> dict[str, list[tuple[Series, Summary]]]:
     """Cells with a speedup that differ in microbatches alone, by what they share."""
     sweeps: dict[str, list[tuple[Series, Summary]]] = {}
     for series, point in plotting.each_row(panel):
@@ -81,7 +81,7 @@ def _count(point: Summary) -> int:
 
 def _draw(grid: Sequence[plotting.Axes], panel: Panel, styles: Styles) -> Ends:
     (axes,) = grid
-    sweeps = find_sweeps(panel)
+    sweeps = _find_runs(panel)
     lines = [Series(name, tuple(p for _, p in own)) for name, own in sweeps.items()]
     ends = plotting.draw_series(
         axes,
@@ -100,7 +100,7 @@ _PLOT = PanelPlot(
     name="microbatches",
     question="How many microbatches?",
     caption="Speedup against microbatches: more of them shorten the bubble.",
-    says=lambda panel: bool(find_sweeps(panel)),
+    says=lambda panel: bool(_find_runs(panel)),
     draw=_draw,
 )
 
