@@ -2,7 +2,7 @@
 
 The cells are synthetic, with six launches each. The browser is a headless Chromium.
 
-    PYTHONPATH=tests python benchmarks/site_of_cells.py
+    PYTHONPATH=tests:tests/cluster python benchmarks/site_of_cells.py
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -169,6 +170,6 @@ def start_browser(
 
 
 def _find_address(log: Path) -> str:
-    said = "started successfully on port "
-    wait_until(lambda: f"{said}" in log.read_text(), f"{log}: {said}")
-    return f"http://localhost:{log.read_text().partition(said)[2].partition('.')[0]}"
+    said = re.compile(r"started successfully on port (\d+)\.")
+    wait_until(lambda: said.search(log.read_text()), f"{log}: {said.pattern}")
+    return f"http://localhost:{said.findall(log.read_text())[0]}"

@@ -226,7 +226,7 @@ class Project:
 
     def wait_until_gone(self) -> None:
         """No process of this copy is left."""
-        wait_until(lambda: not self.processes(), f"{self.processes()} ended")
+        wait_until(lambda: not self.processes(), lambda: f"gone: {self.processes()}")
 
     def kill_everything(self) -> None:
         for process in self.processes():

@@ -124,7 +124,7 @@ class Site:
 
     def wait_until_gone(self) -> None:
         """None of these processes is left."""
-        wait_until(lambda: not self.processes(), f"gone: {self.processes()}")
+        wait_until(lambda: not self.processes(), lambda: f"gone: {self.processes()}")
 
     @property
     def _variables(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 from pretend_cluster import Cluster, is_running
-from pretend_host import PATIENCE, Host, check, wait_until
+from pretend_host import Host, check, wait_until
 from pretend_up import boot, up
 from site_files import SITE_FILE, look_more_often
 
@@ -36,6 +36,8 @@ SRUN = "^srun .*rankbench"
 LOGIN_SHELL = "login-shell"
 
 DISK = "96m"
+# Slurm may need so long to give up a silent host; forgotten ranks train for longer.
+LEFT_AFTER = 100.0  # seconds
 IMAGES = ("gloo-cpu", "mpi-cpu")
 
 
@@ -239,9 +241,9 @@ class Lane:
                 found[f"{host.name}:{place}"] = set(host.do("ls", "-A", place).split())
         return found
 
-    def left(self, patience: float = PATIENCE) -> list[str]:
+    def left(self) -> list[str]:
         """Processes, jobs and locks that are left after some time."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + LEFT_AFTER
         while found := self.processes() + self.jobs() + self.locks():
             if time.monotonic() > end:
                 return found

@@ -216,12 +216,13 @@ def slurmd_stopped(trial: Trial) -> None:
 
 @fault(OK, alone=True)
 def controller(trial: Trial) -> None:
-    """Slurm's controller does not answer for 12 s"""
+    """Slurm's controller does not answer for 35 s"""
     cluster = trial.lane.cluster
     trial.begin_and_train()
     check(["pkill", "--exact", "slurmctld"])
-    # Not longer than SlurmdTimeout, after which it would take its hosts for lost.
-    time.sleep(12)
+    # Longer than MessageTimeout, for which Slurm's clients try again; not longer than
+    # SlurmdTimeout, after which it would take its hosts for lost.
+    time.sleep(35)
     # Lanes are partitions that slurm.conf does not know.
     check(["slurmctld", "-R"], daemon_environment(cluster.state))
     wait_until(lambda: answers(trial), "the controller answers")

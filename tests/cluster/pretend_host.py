@@ -54,12 +54,16 @@ def check(
     return done.stdout
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what comes, however busy the machine. PretendError: it does not."""
+def wait_until(condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+    """Wait for what comes, however busy the machine. PretendError: it does not.
+
+    what: words for it, or what says them once it is late.
+    """
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            raise PretendError(f"not within {PATIENCE:g} s: {what}")
+            words = what if isinstance(what, str) else what()
+            raise PretendError(f"not within {PATIENCE:g} s: {words}")
         time.sleep(0.05)
 
 

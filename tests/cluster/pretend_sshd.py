@@ -108,4 +108,4 @@ def processes(cluster: Cluster) -> str:
 
 def wait_until_gone(cluster: Cluster) -> None:
     """No process of the user is left on any host."""
-    wait_until(lambda: not processes(cluster), f"gone: {processes(cluster)}")
+    wait_until(lambda: not processes(cluster), lambda: f"gone: {processes(cluster)}")

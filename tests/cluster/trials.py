@@ -25,7 +25,7 @@ EXPERIMENT = """
 name: {name}
 model: lenet
 launches: 1
-steps: 60
+steps: 240
 warmup: 0
 gate: false
 evaluate: false

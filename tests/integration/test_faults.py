@@ -105,6 +105,7 @@ def alone(shared_project: Project) -> tuple[Project, str]:
         patch.setenv("TMPDIR", str(shared_project.root))
         done = shared_project.snakemake()
     assert done.returncode == 0, done.stdout
+    assert not shared_project.processes("rankbench.rank")
     shared_project.wait_until_gone()
     return shared_project, done.stdout
 
@@ -168,6 +169,7 @@ def test_a_rank_that_hangs(project):
     assert row["status"] == "timeout"
     assert "time limit of 20 s reached" in row["reason"]
     assert "rank 1 in training, step 2" in row["reason"]
+    assert not project.processes("rankbench.rank")
     project.wait_until_gone()
 
 
@@ -179,6 +181,7 @@ def test_a_rank_out_of_memory(project):
     row = row_of(project, cell)
     assert row["status"] == "oom", row["reason"]
     assert "rank 1" in row["reason"]
+    assert not project.processes("rankbench.rank")
     project.wait_until_gone()
 
 
@@ -253,12 +256,13 @@ def test_the_launcher_is_killed(project):
     row = row_of(project, cell)
     assert row["status"] == "crashed"
     assert row["reason"].startswith("torchrun was ended by SIGKILL")
+    assert not project.processes("rankbench.rank")
     project.wait_until_gone()
 
 
 def test_the_supervisor_is_killed(project):
     """Ranks notice that the heartbeat has stopped; the next run measures anew."""
-    cell = prepare(project, "slow", steps=400, limit=600)
+    cell = prepare(project, "hang", limit=600)
     with project.start() as run:
         wait_until(lambda: in_training(project, cell), "training")
         (supervisor,) = project.processes("rankbench.launch")
@@ -266,7 +270,7 @@ def test_the_supervisor_is_killed(project):
         output, _ = run.communicate(timeout=600)
     assert run.returncode == 1, output
     project.wait_until_gone()
-    project.add_strategy("slow", faulty_strategies.SLOW.replace("0.25", "0"))
+    project.add_strategy("hang", faulty_strategies.HANG.replace("10_000", "0"))
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     assert "launch 1 was left unfinished" in done.stdout

@@ -67,6 +67,7 @@ def launched(shared_project: Project) -> Project:
     shared_project.experiment(EXPERIMENT)
     done = shared_project.snakemake(timeout=600)
     assert done.returncode == 0, done.stdout
+    assert not shared_project.processes("rankbench.rank")
     shared_project.wait_until_gone()
     return shared_project
 
@@ -121,6 +122,7 @@ def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher):
     os.killpg(run.pid, signal.SIGINT)  # A terminal signals the whole process group.
     said, _ = run.communicate(timeout=600)
     assert f"{cell}  stopped: interrupted by SIGINT" in said
+    assert not project.processes("rankbench.rank")
     project.wait_until_gone()
     row = row_of(project, cell)
     assert row["status"] == "cancelled"

@@ -107,8 +107,9 @@ from pathlib import Path
 from rankbench.rank.world.lifeline import Progress
 progress = Progress(Path(sys.argv[1]), 0)
 print("begun", flush=True)
-while progress.stopped < 1.0:
-    progress.sleep(5.0)
+for _ in range(60):
+    if progress.stopped < 1.0:
+        progress.sleep(5.0)
 print(progress.stopped)
 """
 

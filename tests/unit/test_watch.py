@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
+from pretend_host import wait_until
 
 from factories import make_shape, make_spec
 from rankbench.launch.process import supervise
@@ -46,10 +46,13 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(tmp_path):
 
     with closing(Heartbeat(spec.heartbeat)) as heartbeat:
         rank = subprocess.Popen([sys.executable, "-c", RANK, str(spec.work)])
-        while not (spec.work / "up").exists():
+
+        def is_up() -> bool:
             assert rank.poll() is None
             heartbeat.beat()
-            time.sleep(0.1)
+            return (spec.work / "up").exists()
+
+        wait_until(is_up, "the rank is up")
         assert describe() == "rank 0 in training"
         supervise.ask_ranks(spec, heartbeat)
         assert describe().startswith("rank 0 in training, step 5; nothing moved")
