@@ -309,10 +309,10 @@ def fill_arguments(template: str, values: Mapping[str, Any]) -> list[str]:
     for word in words:
         if unknown := placeholders(word) - values.keys():
             near = get_close_matches(min(unknown), values, 1)
-            raise ValueError(
-                f"args: unknown placeholder {{{min(unknown)}}} "
-                f"(known: {', '.join(near or sorted(values))})"
-            )
+            hint = f"known: {', '.join(sorted(values))}"
+            if near:
+                hint = f"did you mean {{{near[0]}}}?"
+            raise ValueError(f"args: unknown placeholder {{{min(unknown)}}} ({hint})")
         try:
             filled.append(word.format_map(values))
         except (LookupError, TypeError, ValueError, AttributeError) as error:

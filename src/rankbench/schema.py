@@ -280,7 +280,7 @@ def check(values: Mapping[str, Any], schema: Schema, *, source: str = "") -> Non
         # The first part of a path is `data`.
         path = error.path[1:]
         whole = error.definition if path else schema
-        about = known[path[0]].get("description") if path else None
+        about = known.get(path[0], {}).get("description") if path else None
         where = ".".join(part for part in path if not part.isdecimal())
         prefix = f"{where}: " if where else ""
         lines += [f"{prefix}{said}" for said in _explain(error, whole, about)]
@@ -403,16 +403,17 @@ _NO_LINE_BREAK = r"(?!\n)"
 
 def _expectation(name: str, schema: Schema) -> str:
     rule: Any = schema[name]
+    # Hide the part of the pattern that stops $ from matching before a line break.
+    pattern = schema.get("pattern", "").removesuffix(_NO_LINE_BREAK)
+    word, kinds = pattern.strip("^$"), schema.get("type")
+    one_word = isinstance(kinds, list) and word.replace(" ", "").isalpha()
+    if name in ("type", "pattern") and one_word:
+        return " or ".join(word if kind == "string" else kind for kind in kinds)
     if name == "type":
         return " or ".join([rule] if isinstance(rule, str) else rule)
     if name in _LIMITS:
         keys = ", ".join(schema.get("properties", ()))
         return f"{_LIMITS[name]} {rule}" + (keys and f" of the keys {keys}")
-    # Hide the part of the pattern that stops $ from matching before a line break.
-    pattern = rule.removesuffix(_NO_LINE_BREAK)
-    word, kinds = pattern.strip("^$"), schema.get("type")
-    if word.replace(" ", "").isalpha() and isinstance(kinds, list):
-        return " or ".join([word, *(kind for kind in kinds if kind != "string")])
     return f"text like {pattern}"
 
 

@@ -87,11 +87,16 @@ OPTION = "options = {'period': {'type': 'integer', 'default': 1}}"
         ("{'backend': []}", "mine.py: needs: unknown key 'backend'; .* 'backends'"),
         ("{'compiles': 'no'}", "needs: compiles: expected boolean, .* 'false'"),
         ("{}; approximate = {'perod': ['high']}", "approximate: .* mean 'period'"),
-        ("{}; approximate = {'period': 'high'}", "period: expected not default or a"),
-        ("{}; approximate = {'period': 4}", "period: expected array or string"),
+        ("{}; approximate = {'period': 'high'}", "period: expected array or not def"),
+        ("{}; approximate = {'period': 4}", "period: expected array or not default"),
+        ("['x']; like = 'zero1'", "mine.py: needs: expected a dictionary"),
+        ("{}; conditions = {}", "mine.py: conditions: expected list"),
+        ("{}; on_meta = 3", "mine.py: on_meta: expected bool, got 3"),
+        ("{}; options = ['x']", "mine.py: options: expected a dictionary"),
+        ("{}; options = {'x': 3}", "mine.py: options: x: expected object, got integer"),
     ],
 )
 def test_wrong_declarations_are_refused(tmp_path, needs, said):
-    package = make_package(tmp_path, f"{needs}; {OPTION}")
+    package = make_package(tmp_path, f"{{}}; {OPTION}; needs = {needs}")
     with pytest.raises(ValueError, match=said):
         load_catalog(package)

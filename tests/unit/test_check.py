@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -148,6 +149,20 @@ def test_bad_input(tmp_path, cli):
     path.write_text(MODEL.replace("EDIT", "pass"))
     for given, said in (("width", "expected NAME=VALUE"), ("widht=1", "mean 'width'")):
         assert said in cli("check", path, "--option", given, status=2).err
+
+
+@pytest.mark.parametrize(
+    ("needs", "said"),
+    [
+        ("'inputs': 'tokens'", "net takes tokens; digits holds images"),
+        ("'min_image_size': 64", "net needs images of 64 pixels or more, not 28"),
+        ("'channels': [3]", r"net takes \[3\] channels, not 1"),
+    ],
+)
+def test_data_that_do_not_fit(tmp_path, cli, needs, said):
+    path = tmp_path / "net.py"
+    path.write_text(f"NEEDS = {{{needs}}}\ndef build(): ...\n")
+    assert re.search(f"--data: {said}", cli("check", path, status=2).err)
 
 
 def test_a_script_says_what_it_lacks(tmp_path, capsys):

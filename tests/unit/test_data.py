@@ -256,8 +256,10 @@ def test_unreadable_file(tmp_path):
         data.load("mnist", tmp_path)
     file.unlink()
     file.mkdir()
-    with pytest.raises(DataError, match=r"mnist\.npz cannot be opened"):
-        data.load("mnist", tmp_path)
+    file.with_name("no_folder").touch()
+    for folder in (tmp_path, file.with_name("no_folder")):
+        with pytest.raises(DataError, match=r"mnist\.npz cannot be opened"):
+            data.load("mnist", folder)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,18 @@ def test_find(plan):
     near = f"no cell 'ddp.gloo.1x1.convnet.digit' .*did you mean '{DDP}'"
     with pytest.raises(ValueError, match=near):
         find_cell(plan, "ddp.gloo.1x1.convnet.digit")
-    with pytest.raises(ValueError, match=r"no cell 'ddp' .* 4 cells are called so"):
-        find_cell(plan, "ddp")
+
+
+@pytest.mark.parametrize(
+    ("keys", "short", "said"),
+    [
+        ("", "ddp", "16 cells are called so"),
+        ("\nlearning_rate: [0.5, 1]", "ddp.gloo.1x3", "8 cells are called so"),
+    ],
+)
+def test_an_ambiguous_cell_is_refused(tmp_path, keys, short, said):
+    with pytest.raises(ValueError, match=f"no cell '{short}' .* {said}"):
+        find_cell(read_plan_of(tmp_path, TEXT + keys), short)
 
 
 def test_select(plan):

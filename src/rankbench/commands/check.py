@@ -19,6 +19,7 @@ from rankbench.commands._options import (
     print_result,
 )
 from rankbench.invocation import named_in, rankbench_command
+from rankbench.matrix.obstacles import misfits
 from rankbench.matrix.own import OwnFile, describe_file
 from rankbench.own_files import Check, unlisted_files
 from rankbench.project.jobs import why_too_long
@@ -145,6 +146,8 @@ def _run(own: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
         name = other.name
         variants.own["data", name] = other.path
     sizes = data.sizes_of(variants.load("data", name).SHAPE)
+    for why in misfits(own.name, own.facts, name, sizes):
+        raise ValueError(f"--data: {why}")
     options = _read_options(arguments.option)
     known = {"type": "object", "properties": own.facts["options"]}
     known["additionalProperties"] = own.facts["open"]

@@ -214,6 +214,16 @@ def _check_literal(given: Any, source: str, **schema: Any) -> None:
 def _with_others(path: Path) -> dict[str, Any]:
     """The literals of a strategy, together with those of the one that it is like."""
     facts = literals(path)
+    for key, rule in (("needs", {}), ("options", {"type": "object"})):
+        given = facts.get(key, {})
+        _check_literal(
+            given, f"{path}: {key}", properties={}, additionalProperties=rule
+        )
+    for key, kind in (("conditions", list), ("on_meta", bool)):
+        if key in facts and not isinstance(facts[key], kind):
+            raise ValueError(
+                f"{path}: {key}: expected {kind.__name__}, got {facts[key]!r}"
+            )
     if (name := facts.get("like")) is None:
         return facts
     known = list_variants(STRATEGIES)

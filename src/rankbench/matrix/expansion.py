@@ -247,7 +247,8 @@ def _check_name(key: str, name: str, catalog: Catalog) -> None:
     if name not in known:
         near = did_you_mean(name, known)
         if key == "model":
-            near = near or did_you_mean(name.partition("/")[0], LIBRARIES)
+            library, _, _ = name.partition("/")
+            near = did_you_mean(library, [*known, *LIBRARIES]) or near
         if key == "model" and name.startswith(OF_TORCHVISION):
             near = f"; did you mean 'torchvision/{name}'?"
         raise ValueError(f"{key}: {name!r} is not one of {', '.join(known)}{near}")

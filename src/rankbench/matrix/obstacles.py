@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rankbench.decoder import mlp_width, stages_of_rank
 from rankbench.matrix.candidate import Candidate
@@ -161,20 +162,29 @@ def _conditions(c: Candidate) -> Iterator[str]:
 
 
 def _model_and_data(c: Candidate) -> Iterator[str]:
-    name, takes = c.cell.model, c.model["inputs"]
-    holds = "tokens" if "vocabulary" in c.data else "images"
+    asked = {"image_size": c.cell.image_size, "channels": c.cell.channels}
+    sizes = {**c.data, **{key: size for key, size in asked.items() if size}}
+    yield from misfits(c.cell.model, c.model, c.cell.data, sizes)
+    if "vocabulary" in c.data:
+        yield from _tokens(c)
+    elif c.cell.context is not None:
+        yield f"context is of tokens; {c.cell.data} holds images"
+
+
+def misfits(
+    name: str, model: Mapping[str, Any], data: str, sizes: Mapping[str, Any]
+) -> Iterator[str]:
+    """Why a model with these facts cannot take data of these sizes."""
+    takes, holds = model["inputs"], "tokens" if "vocabulary" in sizes else "images"
     if takes != holds:
         fitting = {"images": "digits", "tokens": "tokens"}[takes]
-        yield f"{name} takes {takes}; {c.cell.data} holds {holds}: set data: {fitting}"
+        yield f"{name} takes {takes}; {data} holds {holds}: set data: {fitting}"
     if holds == "tokens":
-        yield from _tokens(c)
         return
-    if c.cell.context is not None:
-        yield f"context is of tokens; {c.cell.data} holds images"
-    size, least = c.cell.image_size or c.data["image_size"], c.model["min_image_size"]
+    size, least = sizes["image_size"], model["min_image_size"]
     if size < least:
         yield f"{name} needs images of {least} pixels or more, not {size}"
-    channels, known = c.cell.channels or c.data["channels"], c.model["channels"]
+    channels, known = sizes["channels"], model["channels"]
     if known and channels not in known:
         yield f"{name} takes {known} channels, not {channels}: set channels: {known[0]}"
 

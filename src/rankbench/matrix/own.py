@@ -188,6 +188,7 @@ def _adopt(
     if has_options and key == "data":
         return _adopt_tokens(given, options, folder, own)
     if key == "model" and str(given).partition("/")[0] in LIBRARIES:
+        describe_library_model(given)
         own.libraries.add(given)
         return entry
     module = key == "script" and isinstance(given, str) and given.startswith(_MODULE)

@@ -60,11 +60,10 @@ def find_cell(plan: Plan, cell_id: str) -> PlannedCell:
     if cell_id in plan.cells:
         return plan.cells[cell_id]
     alike = [name for name in plan.cells if _is_short_for(cell_id, name)]
-    # Tables omit what all cells have in common: no other cell has fewer parts.
-    sizes = {name: name.count(".") for name in alike}
-    alike = [name for name in alike if sizes[name] == min(sizes.values())]
-    if len(alike) == 1:
-        return plan.cells[alike[0]]
+    # Tables omit what all cells have in common: all others have its parts, too.
+    for name in alike:
+        if all(_is_short_for(name, other) for other in alike):
+            return plan.cells[name]
     some = ", ".join(alike[:3]) + " ..." * (len(alike) > 3)
     said = f"{len(alike)} cells are called so: {some}"
     raise ValueError(

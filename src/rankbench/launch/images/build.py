@@ -178,9 +178,10 @@ def _make(work: Work, settings: Mapping[str, Any]) -> None:
         image.sidecar.unlink(missing_ok=True)
         if sif == beside:
             os.replace(beside, image.file)
-        write_json(image.sidecar, sidecar)
         bill = image.sidecar.with_suffix(BILL)
         write_json(bill, make_bill(sidecar))
+        # Last, because it says that all is up to date.
+        write_json(image.sidecar, sidecar)
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")

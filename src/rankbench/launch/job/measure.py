@@ -85,24 +85,7 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
     with Stop().listening() as stop:
         for together in [attempts] if in_turn else [[one] for one in attempts]:
             rounds = Rounds(together, say=say, budget=budget, others=others)
-            for attempt in rounds.find_unfinished():
-                # Data or image were not made, or are not here.
-                needs = find_needs([(attempt.planned.image, attempt.cell.data)])
-                try:
-                    why = explain_failures(layout, needs) or attempt.refuse_host()
-                except (ValueError, OSError) as error:
-                    why = str(error)
-                if why:
-                    say(attempt.id, f"{attempt.id}  not measured: {why}")
-                    del rounds.attempts[attempt.id]
-            if rounds.find_unfinished():
-                measured = list(rounds.attempts.values())
-                with _open_hosts(measured, plan, stop, say) as (choose, devices):
-                    if plan.experiment["network_check"]:
-                        widest = max(measured, key=lambda each: each.shape.nodes)
-                        hosts = choose(widest, 0)
-                        check_network(layout, plan.site, hosts, partial(say, widest.id))
-                    rounds.run(choose, stop, devices=devices, at_most=job["rounds"])
+            _launch_rounds(rounds, layout, plan, stop, say, job["rounds"])
             for cell_id, attempt in rounds.attempts.items():
                 verdict = rounds.verdicts[cell_id]
                 if verdict.complete:
@@ -117,6 +100,36 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
     if name in jobs:
         write_json(layout.job(name), statuses)
     return not is_last or len(statuses) == len(job["cells"])
+
+
+def _launch_rounds(
+    rounds: Rounds,
+    layout: Layout,
+    plan: Plan,
+    stop: Stop,
+    say: Say,
+    at_most: int | None,
+) -> None:
+    """Run the launches that are missing, without cells that cannot run here."""
+    for attempt in rounds.find_unfinished():
+        # Data or image were not made, or are not here.
+        needs = find_needs([(attempt.planned.image, attempt.cell.data)])
+        try:
+            why = explain_failures(layout, needs) or attempt.refuse_host()
+        except (ValueError, OSError) as error:
+            why = str(error)
+        if why:
+            say(attempt.id, f"{attempt.id}  not measured: {why}")
+            del rounds.attempts[attempt.id]
+    if not rounds.find_unfinished():
+        return
+    measured = list(rounds.attempts.values())
+    with _open_hosts(measured, plan, stop, say) as (choose, devices):
+        if plan.experiment["network_check"]:
+            widest = max(measured, key=lambda each: each.shape.nodes)
+            hosts = choose(widest, 0)
+            check_network(layout, plan.site, hosts, partial(say, widest.id))
+        rounds.run(choose, stop, devices=devices, at_most=at_most)
 
 
 def _read_others(

@@ -105,9 +105,9 @@ def read_arrays(path: Path, shape: Mapping[str, int]) -> Arrays:
         arrays.check(shape)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: run `rankbench run --prepare`") from None
-    except (IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{path} cannot be opened: {error.strerror}") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.filename:
+            raise DataError(f"{path} cannot be opened: {error.strerror}") from error
         # Damage may be in the zip directory, an array header or a checksum, and each
         # raises other exceptions.
         reason = first_line(str(error)) or type(error).__name__

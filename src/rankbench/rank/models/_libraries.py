@@ -89,14 +89,15 @@ def _of_transformers(name: str) -> _Found:
         import_torchvision()  # transformers may import it, without its remedy
         transformers = importlib.import_module("transformers")
         known = transformers.AutoConfig.for_model(name)
-        # It would take any.
-        for option in options:
-            if not hasattr(known, option):
-                near = "".join(get_close_matches(option, known.to_dict(), 1)) or "none"
-                raise ValueError(f"{name}: unknown option {option!r} (nearest: {near})")
         config = transformers.AutoConfig.for_model(
             name, **{"vocab_size": vocabulary, **options}
         )
+        # It keeps whatever it does not know.
+        for option in options:
+            if hasattr(config, option) and not hasattr(known, option):
+                near = get_close_matches(option, known.to_dict(), 1)
+                hint = "".join(f"; did you mean {n!r}?" for n in near)
+                raise ValueError(f"{name}: unknown option {option!r}{hint}")
         if getattr(config, "max_position_embeddings", context) < context:
             config.max_position_embeddings = context
         return LanguageModel(transformers.AutoModelForCausalLM.from_config(config))
