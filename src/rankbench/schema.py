@@ -406,8 +406,8 @@ def _expectation(name: str, schema: Schema) -> str:
     # Hide the part of the pattern that stops $ from matching before a line break.
     pattern = schema.get("pattern", "").removesuffix(_NO_LINE_BREAK)
     word, kinds = pattern.strip("^$"), schema.get("type")
-    one_word = isinstance(kinds, list) and word.replace(" ", "").isalpha()
-    if name in ("type", "pattern") and one_word:
+    is_word = name in ("type", "pattern") and word.replace(" ", "").isalpha()
+    if is_word and isinstance(kinds, list):
         return " or ".join(word if kind == "string" else kind for kind in kinds)
     if name == "type":
         return " or ".join([rule] if isinstance(rule, str) else rule)
