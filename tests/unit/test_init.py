@@ -58,7 +58,7 @@ def test_init_keeps_what_is_there(tmp_path, cli):
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, cli):
-    monkeypatch.setitem(sys.modules, "rankbench.results.bundle", None)
+    monkeypatch.setitem(sys.modules, "rankbench.results.bundle.verify", None)
     listed = ["rankbench; extra == 'results'"]
     monkeypatch.setattr("rankbench.environ.metadata.requires", lambda _: listed)
     assert "pip install 'rankbench[results]'" in cli("verify", tmp_path, status=2).err
