@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,6 +55,20 @@ def test_is_trained_as_by_a_single_process(name, strategy, tmp_path):
     )
     assert (status, reason) == ("ok", None)
     assert numbers["weights_error"] < TOLERANCE["float64"] / 10
+
+
+@pytest.mark.equipment
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [("gpt2", {"attn_implementation": "eager"}), ("llama", {"rope_theta": 1e4})],
+)
+def test_options_may_be_kept_under_other_names(model, option):
+    require("transformers")
+    build = partial(models.build, f"transformers/{model}", vocabulary=64, context=16)
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    assert build(options=small | option)
+    with pytest.raises(ValueError, match="'use_cach'; did you mean 'use_cache'"):
+        build(options={"use_cach": True})
 
 
 def test_torchvision_says_for_which_images_a_model_is_made():

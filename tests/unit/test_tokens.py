@@ -37,6 +37,16 @@ def test_an_experiment_names_models_of_libraries(tmp_path):
     }
 
 
+def test_each_name_of_no_library_model_is_told_once(tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text(
+        "name: some\nstrategy: ddp\nblocks: [{model: timm/}, {batch_size: 8}]\n"
+    )
+    with pytest.raises(ValueError, match="expected timm/NAME") as caught:
+        load_experiment(path, load_catalog(), cuda=False)
+    assert str(caught.value).count("timm/NAME") == 1
+
+
 @pytest.mark.parametrize("name", ["timm/", "timm/../x", "transformers/a b"])
 def test_names_in_libraries_are_plain(name):
     with pytest.raises(ValueError, match=r"expected .*/NAME"):
