@@ -21,14 +21,9 @@ from rankbench.invocation import read_invocation
 from rankbench.launch.hosts.slurm import read_states, why_job_ended
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import SETTINGS
-from rankbench.project import (
-    Preview,
-    begin,
-    end_with_parent,
-    has_begun,
-    open_run,
-    reopen_run,
-)
+from rankbench.project.preview import Preview
+from rankbench.project.run import open_run, reopen_run
+from rankbench.project.start import begin, end_with_parent, has_begun
 from rankbench.project.jobs import (
     job_files,
     job_inputs,
