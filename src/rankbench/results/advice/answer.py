@@ -633,10 +633,12 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Note]:
                 words += " or communication, which its phases do not separate"
             said.append(f"{figures(part.value, 2)} {words}")
     name, gain = parts[-1]
-    if gain.value <= -0.05 * lost.lost.value:  # All parts add up.
+    if gain.value <= -0.05 * lost.lost.value:
         said.append(f"less {figures(-gain.value, 2)} by {_PARTS[name][1]}")
     step = f"{show_estimate(lost.lost)} of {figures(lost.step, 3)} ms a step"
     more = [f"try {_PARTS[parts[0][0]][2]}"]
+    if others := said[2:]:  # All parts add up.
+        more.append(f"also {', '.join(others)}")
     hosts = {host["host"] for record in best.records for host in record["hosts"]}
     links = [link for pair, link in found.links.items() if {*pair} <= hosts]
     if links:
@@ -644,7 +646,7 @@ def _lost(facts: Workload, best: Summary, found: ResultSet) -> Iterator[Note]:
         speed = f"{figures(link['gb_s'], 3)} GB/s, {figures(link['us'], 3)} us"
         names = " and ".join(link["hosts"])
         more.append(f"the slowest link, between {names}, has {speed}")
-    yield Note("LOST", f"{step}: {', '.join(said)}", more)
+    yield Note("LOST", f"{step}: {', '.join(said[:2])}", more)
 
 
 def _scales(facts: Workload, wanted: float) -> Iterator[Note]:

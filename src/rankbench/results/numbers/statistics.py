@@ -106,12 +106,13 @@ class Estimate:
         The width of the interval has two significant digits, and no number has more
         than four. Decimals may be negative; None: four digits of each number.
         """
-        low, high = self.interval or (0.0, 0.0)
-        width, largest = high - low, max(map(abs, (self.value, low, high)))
+        found = self.mapped(round_off)  # As in files, so that all documents agree.
+        low, high = found.interval or (0.0, 0.0)
+        width, largest = high - low, max(map(abs, (found.value, low, high)))
         if not (0 < width < math.inf and largest < math.inf):
-            return self.mapped(round_off), None
+            return found, None
         places = min(1 - _exponent(width), DIGITS - 1 - _exponent(largest))
-        return self.mapped(lambda value: round(value, places)), places
+        return found.mapped(lambda value: round(value, places)), places
 
     def mapped(self, function: Callable[[float], float]) -> Estimate:
         """The estimate of an increasing function of the quantity."""

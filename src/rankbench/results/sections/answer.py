@@ -123,7 +123,8 @@ def divide(answer: Answer) -> tuple[list[Note], list[Note]]:
     for at in order:
         is_last = at + 1 == len(parts) or parts[at + 1][1] == 0
         lines = _wrap(texts[at] + ("" if is_last else ends[at]))
-        if len(lines) <= left:
+        # What follows a paragraph says nothing without it.
+        if len(lines) <= left and (parts[at][1] == 0 or at - parts[at][1] in taken):
             left, taken[at] = left - len(lines), lines
     notes: list[Note] = []
     left_out: list[Note] = []
