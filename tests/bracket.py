@@ -160,5 +160,6 @@ def show(launches: Launches, row: str, base: str, ratios: int, says: str) -> lis
         f"- *V* = {pair(found.variance)}",
         f"- *R* = {found.ratio:.5g}; *E* = {found.error:.4g}; *F* = "
         f"{found.degrees:.4g}; *t* = {found.quantile:.4g}",
-        f"- ends {found.low:.5g} and {found.high:.5g}: the table says `{says}`",
+        f"- ends {found.low:.5g} and {found.high:.5g}; files have four digits, and the "
+        f"table rounds these: `{says}`",
     ]

@@ -386,5 +386,6 @@ def test_command(tmp_path, cli):
     results = str(write(tmp_path, [SINGLE, SINGLE2, DDP]).root)
     assert "SCALES  ddp gloo: eff" in cli("answer", results, "--details").out
     assert "nothing is open" in cli("answer", results, "--next", "fastest").out
-    said = cli("answer", results, "--margin", "3", status=2).err
-    assert "--margin: expected a share below 1, " in said
+    for option, value in (("--margin", "3"), ("--margin", "0"), ("--efficiency", "1")):
+        said = cli("answer", results, option, value, status=2).err
+        assert f"{option}: expected a share above 0 and below 1, " in said

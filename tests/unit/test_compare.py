@@ -533,7 +533,7 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "old twin --confidence 95",
             "--confidence: expected at least 0.5 and less than 1, such as 0.95",
         ),
-        ("old twin --margin 3", "--margin: expected a share below 1"),
+        ("old twin --margin 3", "--margin: expected a share above 0 and below 1"),
         ("old twin --at-least 0", "--at-least: expected a share"),
         (
             "old twin --at-least 90%",

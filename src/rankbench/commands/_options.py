@@ -127,7 +127,8 @@ def _number(expected: str, least: float, below: float) -> Callable[[str], float]
 
 # Metavar of an option that takes a number -> what reads it.
 _NUMBERS = {
-    "MARGIN": _number("a share below 1, such as 0.03 for 3 %", 0, 1),
+    "EFFICIENCY": _number("a share above 0 and below 1, such as 0.7", 1e-9, 1),
+    "MARGIN": _number("a share above 0 and below 1, such as 0.03 for 3 %", 1e-9, 1),
     "MINUTES": _number("minutes, such as 10", 0, math.inf),
     "P": _number("at least 0.5 and less than 1, such as 0.95", 0.5, 1),
     "SHARE": _number("a share above 0 and below 2, such as 0.9 for 90 %", 1e-9, 2),
@@ -219,7 +220,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "rows whose bracket is within this share of 1 are equal", "MARGIN", default=0.03
     ),
     "--efficiency": _row(
-        "least efficiency of a topology worth using", "SHARE", default=0.7
+        "least efficiency of a topology worth using", "EFFICIENCY", default=0.7
     ),
     "--details": _switch("say more than ten lines"),
     "--at": _row(

@@ -38,10 +38,6 @@ def answer(arguments: argparse.Namespace) -> int:
     from rankbench.results.numbers.result_set import read
     from rankbench.results.sections.answer import as_json, divide
 
-    for name in ("margin", "efficiency"):
-        value = getattr(arguments, name)
-        if not 0 < value < 1:
-            raise ValueError(f"--{name}: expected a share between 0 and 1, not {value}")
     for topology in arguments.at or ():
         Topology.parse(topology)
     with open_results(arguments) as layout:
